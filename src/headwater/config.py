@@ -1,0 +1,128 @@
+"""Settings: frozen, read from ``headwater.toml`` and overridden by ``HEADWATER_*``.
+
+An unknown key, a wrong type or a value out of bounds is an error that names the key, what was found
+and the nearest right one; nothing is guessed and nothing is ignored.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from headwater.errors import UsageError
+
+__all__ = ["Settings", "load"]
+
+FILE = "headwater.toml"
+PREFIX = "HEADWATER_"
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All settings with their defaults. ``docs/settings.md`` explains each one."""
+
+    log: str = "embedded:./data"
+    """``embedded:DIR`` runs our own broker on DIR; ``kafka://host:port[,host:port]`` uses Apache Kafka."""
+    flush: Literal["commit", "os"] = "commit"
+    """When an embedded write counts as done: synced to the disk, or handed to the operating system."""
+    spark: str = "local[*,4]"
+    """A Spark master. The second number of ``local[…]`` is how often a task may be tried."""
+    spark_memory: str = "1g"
+    """Heap of the Spark driver."""
+    store: str = "sqlite:./data/views"
+    """Where the tables of views are kept."""
+    host: str = "127.0.0.1"
+    """Address that the broker and the console listen on."""
+    broker_port: Port = 9092
+    """Port of the embedded broker; 0 takes a free one."""
+    console_port: Port = 8080
+    """Port of the console; 0 takes a free one."""
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    """Partitions of a topic that an application declares and that does not exist yet."""
+    trigger_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 200
+    """Milliseconds between two micro-batches of a view; without new records there is no batch."""
+
+    @property
+    def embedded(self) -> Path | None:
+        """The folder of the embedded log, or None when the log is an Apache Kafka cluster."""
+        return Path(self.log.removeprefix("embedded:")) if self.log.startswith("embedded:") else None
+
+    @property
+    def bootstrap(self) -> str:
+        """The ``host:port`` list that Kafka clients are given."""
+        if self.embedded is not None:
+            return f"{self.host}:{self.broker_port}"
+        return self.log.removeprefix("kafka://")
+
+    @property
+    def views(self) -> Path:
+        """The folder of the SQLite files, one for each view."""
+        return Path(self.store.removeprefix("sqlite:"))
+
+
+def load(path: Path | None = None, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+    """Reads the settings file (if there is one), then the environment, then the caller's own values."""
+    values = _from_file(path) | _from_environ(os.environ if environ is None else environ)
+    values |= {key: value for key, value in overrides.items() if value is not None}
+    for key in values:
+        _check_known(key)
+    try:
+        settings = msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        key = str(error).rpartition("$.")[2].rstrip("`")
+        raise UsageError(
+            f"setting {key!r} is wrong", got=repr(values.get(key)), expected=_expected(error)
+        ) from error
+    _check_urls(settings)
+    return settings
+
+
+def _from_file(path: Path | None) -> dict[str, Any]:
+    file = path or Path(FILE)
+    if not file.exists():
+        if path is not None:
+            raise UsageError(f"settings file {file} does not exist")
+        return {}
+    try:
+        return tomllib.loads(file.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"settings file {file} is not TOML: {error}") from error
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        key.removeprefix(PREFIX).lower(): value for key, value in environ.items() if key.startswith(PREFIX)
+    }
+
+
+def _check_known(key: str) -> None:
+    known = Settings.__struct_fields__
+    if key in known:
+        return
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"settings are: {', '.join(known)}"
+    raise UsageError(f"unknown setting {key!r}", hint=hint)
+
+
+def _expected(error: msgspec.ValidationError) -> str:
+    text = str(error).partition(" - at ")[0]
+    return text.removeprefix("Expected ").partition(", got")[0]
+
+
+def _check_urls(settings: Settings) -> None:
+    schemes = {
+        "log": ("embedded:", "kafka://"),
+        "spark": ("local", "spark://"),
+        "store": ("sqlite:",),
+    }
+    for key, prefixes in schemes.items():
+        value = getattr(settings, key)
+        if not value.startswith(prefixes):
+            raise UsageError(
+                f"setting {key!r} is wrong", got=repr(value), expected=" or ".join(f"{p}…" for p in prefixes)
+            )

@@ -1,0 +1,132 @@
+"""Every error of Headwater, and the error codes of the Kafka protocol.
+
+    HeadwaterError
+    ├── UsageError        you: a wrong setting, an impossible graph, an unknown name
+    ├── MachineError      the machine: no Java, a port in use, a missing jar
+    ├── ProtocolError     the peer: bytes that do not follow the protocol
+    ├── StorageError      the disk: a full or failing disk, a data folder in use
+    └── Refused           a request that the log answers with one of Kafka's error codes
+
+The message says what is wrong, what was found, what was expected and what to do; the parts stay
+readable by code. The command line prints one line and leaves with ``exit_code``.
+"""
+
+from enum import IntEnum
+from typing import ClassVar
+
+__all__ = [
+    "ErrorCode",
+    "HeadwaterError",
+    "MachineError",
+    "ProtocolError",
+    "Refused",
+    "StorageError",
+    "UsageError",
+]
+
+
+class HeadwaterError(Exception):
+    """What went wrong, what was got and expected, and the next step, as one readable line."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, got: str = "", expected: str = "", hint: str = "") -> None:
+        super().__init__(what, got, expected, hint)
+        self.what = what
+        self.got = got
+        self.expected = expected
+        self.hint = hint
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.got:
+            parts.append(f"got {self.got}")
+        if self.expected:
+            parts.append(f"expected {self.expected}")
+        if self.hint:
+            parts.append(self.hint)
+        return "; ".join(parts)
+
+
+class UsageError(HeadwaterError):
+    """The caller asked for something that cannot be: nothing was started, nothing was changed."""
+
+    exit_code = 2
+
+
+class MachineError(HeadwaterError):
+    """The machine lacks something that the call needs."""
+
+    exit_code = 3
+
+
+class ProtocolError(HeadwaterError):
+    """The peer sent bytes that do not follow the Kafka protocol; its connection is closed."""
+
+    exit_code = 4
+
+
+class StorageError(HeadwaterError):
+    """The disk failed or is not ours to write."""
+
+    exit_code = 5
+
+
+class ErrorCode(IntEnum):
+    """Kafka's own error names and numbers."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    GROUP_ID_NOT_FOUND = 69
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    MEMBER_ID_REQUIRED = 79
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    INVALID_RECORD = 87
+    PRODUCER_FENCED = 90
+    UNKNOWN_TOPIC_ID = 100
+
+
+class Refused(HeadwaterError):  # noqa: N818  an answer, not a fault
+    """The log will not do what a request asks; the client is told by Kafka's error code."""
+
+    def __init__(self, code: ErrorCode, what: str = "") -> None:
+        super().__init__(what or code.name)
+        self.code = code

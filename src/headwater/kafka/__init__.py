@@ -1,0 +1,1 @@
+"""The door to the log: sockets to requests, in the Kafka protocol."""

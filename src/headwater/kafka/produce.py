@@ -1,0 +1,91 @@
+"""Produce, InitProducerId.
+
+Produce 3-11          one batch for each partition, checked and stored unopened. acks=-1 is answered when the records are
+                      as safe as ``flush`` asks for, 1 when they are written, 0 never. A repeated batch of an
+                      idempotent producer is answered with its first offset.
+InitProducerId 0-5    a new id for an idempotent producer; transactional ids are refused
+"""
+
+import asyncio
+from typing import NamedTuple
+
+from headwater.errors import ErrorCode, Refused
+from headwater.kafka.api import Answer, Request, serves
+from headwater.kafka.codec import Message, layout
+from headwater.log.broker import Broker
+from headwater.log.partition import Partition
+
+_produced = layout("Produce", "response")
+_Topic = _produced.struct("responses")
+_Partition = _produced.struct("responses.partition_responses")
+_initialised = layout("InitProducerId", "response")
+
+ACKS = frozenset({-1, 0, 1})
+
+
+class _Pending(NamedTuple):
+    """An appended batch whose answer waits until it is safe."""
+
+    answer: Message
+    partition: Partition
+    last_offset: int
+
+
+@serves("Produce", 3, 11)
+def produce(request: Request) -> Answer:
+    body = request.body
+    pending: list[_Pending] = []
+    topics = []
+    for topic in body.topic_data:
+        answers = [
+            _append(request.broker, topic.name, part, body.acks, pending) for part in topic.partition_data
+        ]
+        topics.append(_Topic(name=topic.name, partition_responses=answers))
+    if body.acks == 0:
+        return None
+    answer = _produced.struct()(responses=topics)
+    waiting = [p for p in pending if p.partition.high_watermark <= p.last_offset]
+    if body.acks != -1 or not waiting:
+        return answer
+    return _when_safe(request.broker, answer, waiting)
+
+
+def _append(broker: Broker, topic: str, part: Message, acks: int, pending: list[_Pending]) -> Message:
+    try:
+        if acks not in ACKS:
+            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1, 0 or 1, got {acks}")
+        partition = broker.catalog.partition(topic, part.index)
+        if not part.records:
+            raise Refused(ErrorCode.INVALID_RECORD, "a produce request without records")
+        appended = partition.append(part.records)
+    except Refused as refused:
+        return _Partition(
+            index=part.index, error_code=refused.code, base_offset=-1, error_message=str(refused)
+        )
+    answer = _Partition(
+        index=part.index, base_offset=appended.base_offset, log_start_offset=partition.log_start_offset
+    )
+    pending.append(_Pending(answer, partition, appended.last_offset))
+    return answer
+
+
+def _when_safe(broker: Broker, answer: Message, waiting: list[_Pending]) -> asyncio.Future[Message]:
+    done: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def finish(_: object) -> None:
+        for pending in waiting:
+            if pending.partition.high_watermark <= pending.last_offset:
+                pending.answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+                pending.answer.base_offset = -1
+        if not done.done():
+            done.set_result(answer)
+
+    broker.committed().add_done_callback(finish)
+    return done
+
+
+@serves("InitProducerId", 0, 5)
+def init_producer_id(request: Request) -> Answer:
+    if request.body.transactional_id is not None:
+        return _initialised.struct()(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
+    return _initialised.struct()(producer_id=request.broker.new_producer_id(), producer_epoch=0)

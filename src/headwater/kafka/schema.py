@@ -1,0 +1,127 @@
+"""Message layouts for each API key and version, read from ``messages.txt``.
+
+A layout is data: a tree of fields with the versions that have them. ``codec.py`` compiles it; nothing
+else in the package knows what a version looks like on the wire.
+"""
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import resources
+
+__all__ = ["Api", "Field", "Versions", "apis"]
+
+LAST = 99
+"""Stands for "and all later versions" in a range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """A closed range of versions."""
+
+    first: int
+    last: int
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+    @classmethod
+    def parse(cls, text: str) -> "Versions":
+        if text.endswith("+"):
+            return cls(int(text[:-1]), LAST)
+        first, _, last = text.partition("-")
+        return cls(int(first), int(last or first))
+
+
+ALWAYS = Versions(0, LAST)
+NEVER = Versions(1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field: ``type`` is a primitive's name or ``struct``; ``array`` says whether it repeats."""
+
+    name: str
+    type: str
+    array: bool
+    versions: Versions = ALWAYS
+    nullable: Versions = NEVER
+    tag: int | None = None
+    default: str | None = None
+    fields: "list[Field]" = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """Request and response of one API key."""
+
+    name: str
+    key: int
+    versions: Versions
+    flexible: Versions
+    request: list[Field]
+    response: list[Field]
+
+
+@functools.cache
+def apis() -> dict[str, Api]:
+    """Every API of ``messages.txt`` by name."""
+    text = resources.files("headwater.kafka").joinpath("messages.txt").read_text()
+    blocks = re.split(r"\n\s*\n", text.strip())
+    return {api.name: api for api in map(_parse_api, blocks[1:])}
+
+
+_HEAD = re.compile(r"(\w+) (\d+) versions (\S+) flexible (\S+)")
+
+
+def _parse_api(block: str) -> Api:
+    head, *lines = block.splitlines()
+    match = _HEAD.fullmatch(head)
+    assert match, head  # noqa: S101  our own data file
+    name, key, versions, flexible = match.groups()
+    split = lines.index("  response")
+    return Api(
+        name=name,
+        key=int(key),
+        versions=Versions.parse(versions),
+        flexible=NEVER if flexible == "never" else Versions(int(flexible), LAST),
+        request=_parse_fields(iter(lines[1:split])),
+        response=_parse_fields(iter(lines[split + 1 :])),
+    )
+
+
+def _parse_fields(lines: Iterator[str]) -> list[Field]:
+    top: list[Field] = []
+    open_levels = {2: top}
+    for line in lines:
+        depth = (len(line) - len(line.lstrip())) // 2
+        parsed = _parse_field(line)
+        open_levels[depth].append(parsed)
+        open_levels[depth + 1] = parsed.fields
+    return top
+
+
+_FIELD = re.compile(
+    r"(?P<name>\w+)\s+(?P<array>\[\])?(?P<type>\w+)?"
+    r"(?:\s+(?P<versions>\d+(?:-\d+|\+)?))?"
+    r"(?:\s+(?P<null>null)(?: (?P<null_versions>\d+(?:-\d+|\+)?))?)?"
+    r"(?:\s+tag (?P<tag>\d+))?"
+    r"(?:\s+= (?P<default>\S+))?"
+)
+
+
+def _parse_field(line: str) -> Field:
+    match = _FIELD.fullmatch(line.strip())
+    assert match, line  # noqa: S101  our own data file
+    part = match.groupdict()
+    nullable = Versions.parse(part["null_versions"] or "0+") if part["null"] else NEVER
+    return Field(
+        name=part["name"],
+        type=part["type"] or "struct",
+        array=part["array"] is not None,
+        versions=Versions.parse(part["versions"]) if part["versions"] else ALWAYS,
+        nullable=nullable,
+        tag=int(part["tag"]) if part["tag"] else None,
+        default=part["default"],
+    )

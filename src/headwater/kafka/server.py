@@ -1,0 +1,284 @@
+"""Sockets to requests and back: framing, dispatch, order of answers, back-pressure. The only sockets of the log.
+
+All connections read into one scratch buffer, since a read and its handling are one step of the event loop; only a frame
+that has not arrived whole has a buffer of its own, so an idle connection costs none. Each request goes to its handler
+at once, and the answers leave in the order of the requests, as Kafka's do. A connection stops reading while too many
+answers are outstanding or while its client does not take what was sent: a slow client costs its own time.
+"""
+
+import asyncio
+import errno
+import logging
+import signal
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+import uvloop
+
+from headwater.config import Settings
+from headwater.errors import MachineError, ProtocolError, UsageError
+from headwater.kafka import catalog, fetch, group, produce
+from headwater.kafka.api import HANDLERS, Handler, Request
+from headwater.kafka.codec import Message
+from headwater.log.broker import Broker
+
+__all__ = ["Server", "serve"]
+
+logger = logging.getLogger(__name__)
+
+FAMILIES = (catalog, fetch, group, produce)
+"""Importing a family registers its handlers."""
+
+REQUEST_BYTES_MAX = 104_857_600
+SCRATCH_BYTES = 1 << 18
+OUTSTANDING_MAX = 64
+JOIN_BYTES = 1 << 16
+API_VERSIONS = 18
+
+_head = struct.Struct(">hhi")
+_int32 = struct.Struct(">i")
+
+Reply = asyncio.Future[Message] | list[Any]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client. The event loop calls it; everything in here is synchronous."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._host = ""
+        self._begun: bytearray | None = None
+        self._filled = 0
+        self._replies: deque[tuple[Handler, int, int, Reply]] = deque()
+        self._writable = True
+        self._reading = True
+
+    # ---- called by the event loop ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self._host = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self._server.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._server.connections.discard(self)
+        for *_, reply in self._replies:
+            if isinstance(reply, asyncio.Future):
+                reply.cancel()
+        self._replies.clear()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        if self._begun is None:
+            return self._server.scratch
+        return memoryview(self._begun)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            if self._begun is None:
+                self._take_frames(self._server.scratch[:nbytes])
+            else:
+                self._filled += nbytes
+                if self._filled == len(self._begun):
+                    frame, self._begun = self._begun, None
+                    self._take_frames(memoryview(frame))
+        except ProtocolError as error:
+            self.close(str(error))
+        except Exception:
+            logger.exception("request of %s failed; closing its connection", self._host)
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self._throttle()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._throttle()
+
+    def close(self, reason: str) -> None:
+        """Ends the connection, saying why in the log."""
+        logger.warning("closing connection of %s: %s", self._host, reason)
+        self._transport.abort()
+
+    # ---- requests --------------------------------------------------------------------------------------
+
+    def _take_frames(self, data: memoryview) -> None:
+        """Handles every whole frame; the begun one behind them gets a buffer of its own, of just its size."""
+        start, end = 0, len(data)
+        while end - start >= 4:
+            (size,) = _int32.unpack_from(data, start)
+            if not 8 <= size <= REQUEST_BYTES_MAX:
+                raise ProtocolError(
+                    "a request has an impossible size",
+                    got=f"{size} bytes",
+                    expected=f"8 to {REQUEST_BYTES_MAX}",
+                )
+            if start + 4 + size > end:
+                self._begin(data[start:], 4 + size)
+                return
+            self._handle(data[start + 4 : start + 4 + size])
+            if self._transport.is_closing():
+                return
+            start += 4 + size
+        if start < end:
+            self._begin(data[start:], 4)
+
+    def _begin(self, part: memoryview, size: int) -> None:
+        self._begun = bytearray(size)
+        self._begun[: len(part)] = part
+        self._filled = len(part)
+
+    def _handle(self, frame: memoryview) -> None:
+        key, version, correlation = _head.unpack_from(frame)
+        handler = HANDLERS.get(key)
+        if handler is None:
+            raise ProtocolError("a request has an unknown API key", got=str(key))
+        if not handler.first <= version <= handler.last:
+            if key == API_VERSIONS:
+                self._answer(handler, 0, correlation, catalog.unsupported_version())
+                return
+            raise ProtocolError(
+                f"{handler.request.api.name} version {version} is not supported",
+                expected=f"{handler.first} to {handler.last}",
+            )
+        client_id, position = _client_id(frame)
+        if version in handler.request.api.flexible:
+            position = _skip_tags(frame, position)
+        body = handler.request.decode(version, frame, position)
+        answer = handler.function(
+            Request(body, version, client_id, self._host, self._server.broker, self._server.address)
+        )
+        if answer is not None:
+            self._answer(handler, version, correlation, answer)
+
+    # ---- answers ---------------------------------------------------------------------------------------
+
+    def _answer(
+        self, handler: Handler, version: int, correlation: int, answer: Message | asyncio.Future[Message]
+    ) -> None:
+        if isinstance(answer, asyncio.Future):
+            self._replies.append((handler, version, correlation, answer))
+            answer.add_done_callback(self._send_finished)
+            self._throttle()
+            return
+        pieces = _encode(handler, version, correlation, answer)
+        if self._replies:
+            self._replies.append((handler, version, correlation, pieces))
+        else:
+            self._write(pieces)
+
+    def _send_finished(self, _: object) -> None:
+        try:
+            while self._replies:
+                handler, version, correlation, reply = self._replies[0]
+                if isinstance(reply, asyncio.Future):
+                    if not reply.done():
+                        break
+                    reply = _encode(handler, version, correlation, reply.result())
+                self._replies.popleft()
+                self._write(reply)
+        except asyncio.CancelledError:
+            return
+        except Exception:
+            logger.exception("answer for %s failed; closing its connection", self._host)
+            self._transport.abort()
+        self._throttle()
+
+    def _write(self, pieces: list[Any]) -> None:
+        if sum(map(len, pieces)) <= JOIN_BYTES:
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(pieces)
+
+    def _throttle(self) -> None:
+        reading = self._writable and len(self._replies) < OUTSTANDING_MAX
+        if reading == self._reading or self._transport.is_closing():
+            return
+        self._reading = reading
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+
+class Server:
+    """Listens, and knows the connections. ``start`` and ``stop`` belong to the event loop of its broker."""
+
+    def __init__(self, broker: Broker, host: str, port: int) -> None:
+        self.broker = broker
+        self.address = (host, port)
+        self.connections: set[Connection] = set()
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._listener: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        host, port = self.address
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(lambda: Connection(self), host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            hint = "stop the program that listens there or choose another port with --port"
+            raise MachineError(f"port {port} on {host} is in use", hint=hint) from error
+        self.address = (host, self._listener.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Takes no new connection, ends the open ones, and leaves the broker closed and clean."""
+        if self._listener is not None:
+            self._listener.close()
+        for connection in tuple(self.connections):
+            connection._transport.abort()  # noqa: SLF001
+        await self.broker.close()
+
+
+def _client_id(frame: memoryview) -> tuple[str, int]:
+    (length,) = struct.unpack_from(">h", frame, 8)
+    if length < 0:
+        return "", 10
+    if 10 + length > len(frame):
+        raise ProtocolError("the client id of a request reaches past its end", got=f"{length} bytes")
+    return str(frame[10 : 10 + length], "utf-8", "replace"), 10 + length
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    if position < len(frame) and frame[position] == 0:
+        return position + 1
+    raise ProtocolError("a request header has tagged fields", expected="none")
+
+
+def _encode(handler: Handler, version: int, correlation: int, message: Message) -> list[Any]:
+    body = handler.response.encode(version, message)
+    flexible = version in handler.request.api.flexible and handler.key != API_VERSIONS
+    head = _int32.pack(correlation) + b"\x00" if flexible else _int32.pack(correlation)
+    return [_int32.pack(len(head) + sum(map(len, body))) + head, *body]
+
+
+def serve(settings: Settings, announce: Callable[[str], object] = logger.info) -> None:
+    """Runs the embedded broker of the settings until SIGTERM or SIGINT, then closes it cleanly."""
+    uvloop.run(_serve(settings, announce))
+
+
+async def _serve(settings: Settings, announce: Callable[[str], object]) -> None:
+    folder = settings.embedded
+    if folder is None:
+        raise UsageError(
+            "the settings name an Apache Kafka, so there is no broker to start", got=settings.log
+        )
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    broker = Broker(folder, flush=settings.flush, partitions=settings.partitions)
+    server = Server(broker, settings.host, settings.broker_port)
+    try:
+        await server.start()
+        host, port = server.address
+        announce(f"broker ready on {host}:{port}, data in {folder}, flush {settings.flush}")
+        await stopped.wait()
+    finally:
+        await server.stop()

@@ -1,0 +1,1 @@
+"""The heart: requests to durable, ordered records."""

@@ -1,0 +1,127 @@
+"""Broker: everything that the log knows, put together. No sockets: ``kafka/`` brings the requests."""
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from headwater.clock import Clock, SystemClock
+from headwater.errors import ErrorCode, Refused
+from headwater.log.commit import Committer
+from headwater.log.disk import Disk, RealDisk
+from headwater.log.group import Group
+from headwater.log.offsets import OFFSETS_TOPIC, Offsets
+from headwater.log.topic import Catalog, Topic
+
+__all__ = ["Broker"]
+
+NODE_ID = 0
+META_FILE = "meta.json"
+PRODUCER_ID_BLOCK = 1000
+
+
+class _Meta(msgspec.Struct):
+    cluster_id: str
+    next_producer_id: int = 0
+
+
+class Broker:
+    """Owns the data folder from ``__init__`` to ``close``. Every call comes from the event loop that made it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        flush: Literal["commit", "os"] = "commit",
+        partitions: int = 1,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.disk = disk or RealDisk()
+        self.clock = clock or SystemClock()
+        self.partitions = partitions
+        self.groups: dict[str, Group] = {}
+        self._folder = folder
+        self._loop = asyncio.get_running_loop()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._unlock = self.disk.lock(folder)
+        self._committer = Committer()
+        sync_on_commit = flush == "commit"
+        self.catalog = Catalog(
+            self.disk, folder, sync_on_commit=sync_on_commit, on_dirty=self._committer.mark
+        )
+        self._meta = self._load_meta()
+        self._producer_ids_end = self._meta.next_producer_id
+        offsets = self.catalog.topics.get(OFFSETS_TOPIC) or self.catalog.create(
+            OFFSETS_TOPIC, 1, {"cleanup.policy": "compact"}
+        )
+        self.offsets = Offsets(offsets.partitions[0], self.clock)
+
+    @property
+    def cluster_id(self) -> str:
+        return self._meta.cluster_id
+
+    def committed(self) -> asyncio.Future[None]:
+        """Done when everything appended so far is as safe as ``flush`` asks for."""
+        return self._committer.committed()
+
+    def topic(self, name: str, *, create: bool) -> Topic:
+        """A topic by name, made with the default number of partitions if it may be."""
+        found = self.catalog.topics.get(name)
+        if found is not None:
+            return found
+        if not create:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return self.catalog.create(name, self.partitions)
+
+    def group(self, group_id: str) -> Group:
+        """The group of that name, empty if nobody asked for it before."""
+        if not group_id:
+            raise Refused(ErrorCode.INVALID_GROUP_ID, "a group has a name")
+        if group_id not in self.groups:
+            self.groups[group_id] = Group(group_id, new_id=lambda name: f"{name}-{uuid.uuid4()}")
+        return self.groups[group_id]
+
+    def schedule(self, group: Group) -> None:
+        """Sees to it that a group hears of its next deadline."""
+        deadline = group.deadline()
+        timer = self._timers.pop(group.id, None)
+        if timer is not None:
+            timer.cancel()
+        if deadline is not None:
+            delay = max(deadline - self.clock.monotonic(), 0)
+            self._timers[group.id] = self._loop.call_later(delay, self._expire, group)
+
+    def _expire(self, group: Group) -> None:
+        group.expire(self.clock.monotonic())
+        self.schedule(group)
+
+    def new_producer_id(self) -> int:
+        """An id that was never given out before, also by an earlier run; ids are taken from the disk in blocks."""
+        if self._meta.next_producer_id >= self._producer_ids_end:
+            self._producer_ids_end = self._meta.next_producer_id + PRODUCER_ID_BLOCK
+            self._save_meta(_Meta(self._meta.cluster_id, self._producer_ids_end))
+        self._meta.next_producer_id += 1
+        return self._meta.next_producer_id - 1
+
+    async def close(self) -> None:
+        """Writes what makes the next start quick, and gives the folder back."""
+        for timer in self._timers.values():
+            timer.cancel()
+        await self._committer.close()
+        self.catalog.close()
+        self._save_meta(self._meta)
+        self._unlock()
+
+    def _load_meta(self) -> _Meta:
+        data = self.disk.read(self._folder / META_FILE)
+        if data is not None:
+            return msgspec.json.decode(data, type=_Meta)
+        meta = _Meta(str(uuid.uuid4()))
+        self._save_meta(meta)
+        return meta
+
+    def _save_meta(self, meta: _Meta) -> None:
+        self.disk.replace(self._folder / META_FILE, msgspec.json.encode(meta))

@@ -1,0 +1,158 @@
+"""The file-system seam: all the log asks of a disk, and the real disk behind it.
+
+Nothing else in ``log/`` opens, renames or syncs a file, so a disk that fails, tears its last write or forgets
+what was not synced (``headwater.testing``) runs the same code. A file belongs to one partition.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from headwater.errors import StorageError
+
+__all__ = ["Disk", "File", "RealDisk"]
+
+
+class File(Protocol):
+    """An open file. Writes may be lost in a power cut until ``sync`` has returned; OSError is passed on."""
+
+    def write(self, data: bytes | bytearray | memoryview, position: int) -> None: ...
+    def read(self, length: int, position: int) -> bytes: ...
+    def truncate(self, size: int) -> None: ...
+    def size(self) -> int: ...
+    def sync(self) -> None:
+        """Blocks until the content is on the disk; may be called from another thread than the writer's."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A tree of folders and files, named by paths."""
+
+    def open(self, path: Path, *, create: bool = False) -> File: ...
+    def read(self, path: Path) -> bytes | None:
+        """The whole content of a small file, or None when there is none."""
+        ...
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Puts a small file in place whole or not at all, and durably."""
+        ...
+
+    def names(self, folder: Path) -> list[str]:
+        """What stands in a folder, sorted; nothing when there is no such folder."""
+        ...
+
+    def make_folder(self, folder: Path) -> None:
+        """Creates a folder and its parents; a folder that exists is fine."""
+        ...
+
+    def sync_folder(self, folder: Path) -> None:
+        """Makes the names in a folder durable."""
+        ...
+
+    def remove(self, path: Path) -> None: ...
+    def remove_folder(self, folder: Path) -> None:
+        """Removes a folder with the files in it."""
+        ...
+
+    def lock(self, folder: Path) -> Callable[[], None]:
+        """Takes the folder for this process until the returned function is called; raises StorageError if taken."""
+        ...
+
+
+class _RealFile:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        written = os.pwrite(self._descriptor, data, position)
+        if written == len(data):
+            return
+        view = memoryview(data)
+        while written < len(view):
+            written += os.pwrite(self._descriptor, view[written:], position + written)
+
+    def read(self, length: int, position: int) -> bytes:
+        return os.pread(self._descriptor, length, position)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class RealDisk:
+    """The machine's file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return _RealFile(os.open(path, flags, 0o644))
+
+    def read(self, path: Path) -> bytes | None:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, path: Path, data: bytes) -> None:
+        fresh = path.with_name(path.name + ".new")
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        self.sync_folder(path.parent)
+
+    def names(self, folder: Path) -> list[str]:
+        try:
+            return sorted(path.name for path in folder.iterdir())
+        except FileNotFoundError:
+            return []
+
+    def make_folder(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def sync_folder(self, folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_folder(self, folder: Path) -> None:
+        for name in self.names(folder):
+            self.remove(folder / name)
+        if folder.exists():
+            folder.rmdir()
+
+    def lock(self, folder: Path) -> Callable[[], None]:
+        self.make_folder(folder)
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.pread(descriptor, 32, 0).decode().strip() or "another process"
+            os.close(descriptor)
+            raise StorageError(
+                f"data folder {folder} is in use by another broker",
+                got=f"a lock held by process {owner}",
+                hint="stop that broker or choose another folder with --data",
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return lambda: os.close(descriptor)

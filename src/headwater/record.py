@@ -1,0 +1,236 @@
+"""Record and record batch v2: the one binary form on the wire and on disk.
+
+A batch is kept as its producer sent it. Only its first twelve bytes (base offset, length) and the leader epoch
+may be rewritten, since the checksum starts behind them; everything else is read from the header without
+opening the records, which may be compressed.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import cramjam
+import msgspec
+from crc32c import crc32c
+
+from headwater.errors import ProtocolError
+
+__all__ = ["BatchHeader", "Record", "batches", "encode_batch", "open_batch", "whole_batches"]
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+LENGTH_AT = 8
+CRC_FROM = 21
+"""The checksum covers everything from the attributes on."""
+OVERHEAD_BYTES = 12
+"""Base offset and length, which the length itself does not count."""
+
+NO_PRODUCER = -1
+NO_TIMESTAMP = -1
+
+COMPRESSION_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+
+class BatchHeader(NamedTuple):
+    """The fixed part of a batch, in the order of the wire."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.length + OVERHEAD_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def compression(self) -> int:
+        return self.attributes & COMPRESSION_MASK
+
+    @classmethod
+    def read(cls, buffer: Buffer, position: int = 0) -> "BatchHeader":
+        return cls._make(HEADER.unpack_from(buffer, position))
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One event at one offset."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: int = NO_TIMESTAMP
+    offset: int = -1
+
+
+def batches(buffer: Buffer, *, verify: bool) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch; raises ProtocolError at the first that is cut or damaged."""
+    position, end = 0, len(buffer)
+    while position < end:
+        if end - position < HEADER_BYTES:
+            raise ProtocolError(f"batch at byte {position} is cut short", got=f"{end - position} bytes")
+        header = BatchHeader.read(buffer, position)
+        if header.magic != 2:
+            raise ProtocolError(
+                f"batch at byte {position} has an unknown format", got=f"magic {header.magic}", expected="2"
+            )
+        if header.size_bytes < HEADER_BYTES or position + header.size_bytes > end:
+            raise ProtocolError(f"batch at byte {position} is cut short", got=f"length {header.length}")
+        if verify and crc32c(buffer[position + CRC_FROM : position + header.size_bytes]) != header.crc:
+            raise ProtocolError(f"batch at byte {position} is damaged: CRC mismatch")
+        yield position, header
+        position += header.size_bytes
+
+
+def whole_batches(buffer: Buffer) -> Iterator[memoryview]:
+    """The batches of a fetched piece of the log, without the last one if it was cut."""
+    view, position = memoryview(buffer), 0
+    while len(view) - position >= HEADER_BYTES:
+        size = BatchHeader.read(view, position).size_bytes
+        if position + size > len(view):
+            return
+        yield view[position : position + size]
+        position += size
+
+
+def open_batch(buffer: Buffer, position: int = 0) -> list[Record]:
+    """The records of the batch at a position, decompressed."""
+    header = BatchHeader.read(buffer, position)
+    body = _decompress(header.compression, buffer[position + HEADER_BYTES : position + header.size_bytes])
+    at, records = 0, []
+    for _ in range(header.record_count):
+        record, at = _read_record(body, at, header)
+        records.append(record)
+    return records
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
+) -> bytes:
+    """One uncompressed batch of the given records, whose offsets follow each other from ``base_offset``."""
+    base_timestamp = records[0].timestamp
+    body = b"".join(_encode_record(i, r, r.timestamp - base_timestamp) for i, r in enumerate(records))
+    fields = (
+        attributes,
+        len(records) - 1,
+        base_timestamp,
+        max(r.timestamp for r in records),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    tail = struct.pack(">hiqqqhii", *fields) + body
+    head = struct.pack(">qiibI", base_offset, HEADER_BYTES - OVERHEAD_BYTES + len(body), 0, 2, crc32c(tail))
+    return head + tail
+
+
+def _decompress(codec: int, data: Buffer) -> bytes:
+    if codec == 0:
+        return bytes(data)
+    if codec == 1:
+        return bytes(cramjam.gzip.decompress(data))
+    if codec == 2:
+        return _snappy(bytes(data))
+    if codec == 3:
+        return bytes(cramjam.lz4.decompress(data))
+    if codec == 4:
+        return bytes(cramjam.zstd.decompress(data))
+    raise ProtocolError("unknown compression", got=str(codec), expected="0 to 4")
+
+
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+
+
+def _snappy(data: bytes) -> bytes:
+    """Raw snappy, or blocks in the framing of the Java library."""
+    if not data.startswith(XERIAL_MAGIC):
+        return bytes(cramjam.snappy.decompress_raw(data))
+    blocks, at = [], len(XERIAL_MAGIC) + 8
+    while at < len(data):
+        (size,) = struct.unpack_from(">i", data, at)
+        blocks.append(bytes(cramjam.snappy.decompress_raw(data[at + 4 : at + 4 + size])))
+        at += 4 + size
+    return b"".join(blocks)
+
+
+def _encode_record(delta: int, record: Record, timestamp_delta: int) -> bytes:
+    parts = [b"\x00", _zigzag(timestamp_delta), _zigzag(delta), _sized(record.key), _sized(record.value)]
+    parts.append(_zigzag(len(record.headers)))
+    for name, value in record.headers:
+        parts += [_sized(name.encode()), _sized(value)]
+    body = b"".join(parts)
+    return _zigzag(len(body)) + body
+
+
+def _sized(data: bytes | None) -> bytes:
+    return _zigzag(-1) if data is None else _zigzag(len(data)) + data
+
+
+def _zigzag(value: int) -> bytes:
+    number = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_zigzag(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+
+
+def _read_sized(data: bytes, at: int) -> tuple[bytes | None, int]:
+    length, at = _read_zigzag(data, at)
+    return (None, at) if length < 0 else (data[at : at + length], at + length)
+
+
+def _read_record(data: bytes, at: int, header: BatchHeader) -> tuple[Record, int]:
+    _, at = _read_zigzag(data, at)
+    timestamp_delta, at = _read_zigzag(data, at + 1)
+    offset_delta, at = _read_zigzag(data, at)
+    key, at = _read_sized(data, at)
+    value, at = _read_sized(data, at)
+    count, at = _read_zigzag(data, at)
+    headers = []
+    for _ in range(count):
+        name, at = _read_sized(data, at)
+        content, at = _read_sized(data, at)
+        headers.append(((name or b"").decode(), content))
+    timestamp = (
+        header.max_timestamp
+        if header.attributes & LOG_APPEND_TIME
+        else header.base_timestamp + timestamp_delta
+    )
+    return Record(key, value, tuple(headers), timestamp, header.base_offset + offset_delta), at
