@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from headwater.errors import ProtocolError
 
-__all__ = ["BatchHeader", "Record", "batches", "encode_batch", "open_batch", "whole_batches"]
+__all__ = ["BatchHeader", "Record", "batches", "encode_batch", "encode_marker", "is_commit", "open_batch", "whole_batches"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -146,6 +146,19 @@ def encode_batch(
     tail = struct.pack(">hiqqqhii", *fields) + body
     head = struct.pack(">qiibI", base_offset, HEADER_BYTES - OVERHEAD_BYTES + len(body), 0, 2, crc32c(tail))
     return head + tail
+
+
+def encode_marker(producer_id: int, producer_epoch: int, timestamp: int, *, commit: bool) -> bytes:
+    """The control batch that ends a transaction."""
+    record = Record(struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0), (), timestamp)
+    return encode_batch(
+        [record], producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL | CONTROL
+    )
+
+
+def is_commit(records: Sequence[Record]) -> bool:
+    """Whether the record of a control batch commits its transaction."""
+    return bool(struct.unpack(">hh", records[0].key or b"")[1])
 
 
 def _decompress(codec: int, data: Buffer) -> bytes:

@@ -6,7 +6,8 @@ import uuid
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from conftest import wait_until
+
+from servers import wait_until
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ def test_topics_are_created_listed_and_deleted(bootstrap):
     assert len(admin.list_topics(timeout=10).topics[name].partitions) == 3
     with pytest.raises(KafkaException, match="already exists"):
         admin.create_topics([NewTopic(name, 3, 1)])[name].result(10)
-    with pytest.raises(KafkaException, match="INVALID_CONFIG|Unknown topic config"):
+    with pytest.raises(KafkaException, match="Unknown topic config"):
         admin.create_topics([NewTopic(name + "x", 1, 1, config={"no.such": "1"})])[name + "x"].result(10)
     with pytest.raises(KafkaException):
         admin.create_topics([NewTopic("bad/name", 1, 1)])["bad/name"].result(10)

@@ -242,11 +242,22 @@ def _value_decoder(lay: Layout, path: str, field: Field, version: int, flexible:
     nullable = version in field.nullable
     if field.type == "struct":
         item = _decoder(lay, path, field.fields, version, flexible)
+        if nullable and not field.array:
+            item = _optional_reader(item)
     elif field.type in FORMATS:
         item = _number_reader(FORMATS[field.type])
     else:
         item = _reader(field.type, flexible=flexible, nullable=nullable and not field.array)
     return _array_reader(item, flexible=flexible, nullable=nullable) if field.array else item
+
+
+def _optional_reader(item: Decoder) -> Decoder:
+    """A struct that may be null has a byte before it: negative for null."""
+
+    def read(buffer: Buffer, position: int) -> tuple[Any, int]:
+        return (None, position + 1) if buffer[position] > 0x7F else item(buffer, position + 1)
+
+    return read
 
 
 def _number_reader(code: str) -> Decoder:
@@ -350,12 +361,25 @@ def _array_writer(item: Encoder, *, flexible: bool) -> Encoder:
 def _value_encoder(field: Field, version: int, flexible: bool) -> Encoder:
     if field.type == "struct":
         item = _encoder(field.fields, version, flexible)
+        if version in field.nullable and not field.array:
+            item = _optional_writer(item)
     elif field.type in FORMATS:
         pack = struct.Struct(">" + FORMATS[field.type]).pack
         item = lambda value, write: write(pack(value))  # noqa: E731
     else:
         item = _writer(field.type, flexible=flexible)
     return _array_writer(item, flexible=flexible) if field.array else item
+
+
+def _optional_writer(item: Encoder) -> Encoder:
+    def write_optional(value: Message | None, write: Write) -> None:
+        if value is None:
+            write(b"\xff")
+        else:
+            write(b"\x01")
+            item(value, write)
+
+    return write_optional
 
 
 def _tag_writer(tagged: list[tuple[int, str, Any, Encoder]]) -> Encoder:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from headwater.errors import ErrorCode, Refused
 from headwater.kafka.api import Answer, Request, serves
 from headwater.kafka.codec import Message, layout
-from headwater.log.broker import Broker
 from headwater.log.partition import LEADER_EPOCH, Partition
 from headwater.log.topic import Topic
 
@@ -24,6 +23,7 @@ _FetchedPartition = _fetched.struct("responses.partitions")
 _listed = layout("ListOffsets", "response")
 _epochs = layout("OffsetForLeaderEpoch", "response")
 
+READ_COMMITTED = 1
 EARLIEST, LATEST, MAX_TIMESTAMP, LOCAL_EARLIEST = -2, -1, -3, -4
 
 
@@ -70,7 +70,9 @@ def _read(request: Request, wanted: list[_Wanted]) -> tuple[Message, bool]:
     total, failed = 0, False
     topics: dict[int, Message] = {}
     for each in wanted:
-        answer, size = _read_partition(each, left, first=total == 0)
+        answer, size = _read_partition(
+            each, left, first=total == 0, committed=request.body.isolation_level == READ_COMMITTED
+        )
         left -= size
         total += size
         failed = failed or answer.error_code != ErrorCode.NONE
@@ -83,7 +85,7 @@ def _read(request: Request, wanted: list[_Wanted]) -> tuple[Message, bool]:
     return _fetched.struct()(responses=list(topics.values())), failed or total >= request.body.min_bytes
 
 
-def _read_partition(wanted: _Wanted, left: int, *, first: bool) -> tuple[Message, int]:
+def _read_partition(wanted: _Wanted, left: int, *, first: bool, committed: bool) -> tuple[Message, int]:
     """At least one batch for the first partition that has any, so that a large batch gets through; then up to what is left."""
     part, partition = wanted.part, wanted.partition
     index = part.partition
@@ -96,7 +98,7 @@ def _read_partition(wanted: _Wanted, left: int, *, first: bool) -> tuple[Message
         if limit <= 0 and not first:
             records = b""
         else:
-            records = partition.read(part.fetch_offset, max(limit, 1))
+            records = partition.read(part.fetch_offset, max(limit, 1), committed=committed)
             if len(records) > limit and not first:
                 records = b""
     except Refused as refused:
@@ -106,18 +108,27 @@ def _read_partition(wanted: _Wanted, left: int, *, first: bool) -> tuple[Message
     answer = _FetchedPartition(
         partition_index=index,
         high_watermark=partition.high_watermark,
-        last_stable_offset=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
         log_start_offset=partition.log_start_offset,
-        aborted_transactions=None,
+        aborted_transactions=_aborted(partition, part.fetch_offset, records) if committed else None,
         records=records,
     )
     return answer, len(records)
+
+
+def _aborted(partition: Partition, offset: int, records: bytes) -> list[Message]:
+    entry = _fetched.struct("responses.partitions.aborted_transactions")
+    return [
+        entry(producer_id=a.producer_id, first_offset=a.first_offset)
+        for a in partition.aborted(offset, records)
+    ]
 
 
 def _wait(request: Request, wanted: list[_Wanted]) -> asyncio.Future[Message]:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Message] = loop.create_future()
     endings: list[Callable[[], object]] = []
+    committed = request.body.isolation_level == READ_COMMITTED
 
     def finish() -> None:
         if not done.done():
@@ -127,7 +138,9 @@ def _wait(request: Request, wanted: list[_Wanted]) -> asyncio.Future[Message]:
         if done.done():
             return
         enough = sum(
-            w.partition.available_bytes(w.part.fetch_offset) for w in wanted if w.partition is not None
+            w.partition.available_bytes(w.part.fetch_offset, committed=committed)
+            for w in wanted
+            if w.partition is not None
         )
         if enough >= request.body.min_bytes or any(
             w.partition is not None and w.partition.offline for w in wanted
@@ -150,29 +163,31 @@ def list_offsets(request: Request) -> Answer:
     topic_entry = _listed.struct("topics")
     topics = [
         topic_entry(
-            name=topic.name, partitions=[_list(request.broker, topic.name, part) for part in topic.partitions]
+            name=topic.name, partitions=[_list(request, topic.name, part) for part in topic.partitions]
         )
         for topic in request.body.topics
     ]
     return _listed.struct()(topics=topics)
 
 
-def _list(broker: Broker, topic: str, part: Message) -> Message:
+def _list(request: Request, topic: str, part: Message) -> Message:
     entry = _listed.struct("topics.partitions")
     try:
-        partition = broker.catalog.partition(topic, part.partition_index)
-        timestamp, offset = _look_up(partition, part.timestamp)
+        partition = request.broker.catalog.partition(topic, part.partition_index)
+        timestamp, offset = _look_up(
+            partition, part.timestamp, committed=request.body.isolation_level == READ_COMMITTED
+        )
     except Refused as refused:
         return entry(partition_index=part.partition_index, error_code=refused.code)
     epoch = LEADER_EPOCH if offset >= 0 else -1
     return entry(partition_index=part.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
 
 
-def _look_up(partition: Partition, timestamp: int) -> tuple[int, int]:
+def _look_up(partition: Partition, timestamp: int, *, committed: bool) -> tuple[int, int]:
     if timestamp in {EARLIEST, LOCAL_EARLIEST}:
         return -1, partition.log_start_offset
     if timestamp == LATEST:
-        return -1, partition.high_watermark
+        return -1, partition.last_stable_offset if committed else partition.high_watermark
     if timestamp == MAX_TIMESTAMP:
         found = (
             partition.find_time(partition.max_timestamp)

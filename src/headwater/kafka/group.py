@@ -5,7 +5,8 @@ SyncGroup 0-5         the leader's assignments go to everybody
 Heartbeat 0-4         REBALANCE_IN_PROGRESS asks the member to join again
 LeaveGroup 0-5        from 3 on several members at once
 OffsetCommit 2-10     by members of the current generation, or by anybody while the group is empty; retention is ignored
-OffsetFetch 1-10      from 8 on several groups at once; -1 where nothing was committed
+OffsetFetch 1-10      from 8 on several groups at once; -1 where nothing was committed; with require_stable an offset
+                      that an open transaction holds is UNSTABLE_OFFSET_COMMIT
 DescribeGroups 0-6    ListGroups 0-5
 
 This module translates; ``log/group.py`` decides.
@@ -158,7 +159,7 @@ def _leave(broker: Broker, group_id: str, member_id: str, instance_id: str | Non
 @serves("OffsetCommit", 2, 10)
 def offset_commit(request: Request) -> Answer:
     body, broker = request.body, request.broker
-    refusal = _may_commit(broker, body)
+    refusal = may_commit(broker, body, body.generation_id_or_member_epoch)
     offsets: dict[tuple[str, int], Committed] = {}
     topics = []
     entry = _committed.struct("topics.partitions")
@@ -166,7 +167,8 @@ def offset_commit(request: Request) -> Answer:
         name = topic.name if request.version < 10 else _name(broker, topic.topic_id)
         parts = [
             entry(
-                partition_index=part.partition_index, error_code=refusal or _note(broker, name, part, offsets)
+                partition_index=part.partition_index,
+                error_code=refusal or note_offset(broker, name, part, offsets),
             )
             for part in topic.partitions
         ]
@@ -177,13 +179,13 @@ def offset_commit(request: Request) -> Answer:
     try:
         broker.offsets.commit(body.group_id, offsets)
     except Refused as refused:
-        _fail_all(topics, refused.code)
+        fail_all(topics, refused.code)
         return answer
-    return _after(broker.committed(), answer)
+    return after(broker.committed(), answer)
 
 
-def _may_commit(broker: Broker, body: Message) -> ErrorCode:
-    generation = body.generation_id_or_member_epoch
+def may_commit(broker: Broker, body: Message, generation: int) -> ErrorCode:
+    """Whether the sender of a commit speaks for its group."""
     try:
         group = broker.group(body.group_id)
         if generation < 0 and not body.member_id and group.state is State.EMPTY:
@@ -194,9 +196,10 @@ def _may_commit(broker: Broker, body: Message) -> ErrorCode:
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is State.COMPLETING else ErrorCode.NONE
 
 
-def _note(
+def note_offset(
     broker: Broker, topic: str | None, part: Message, offsets: dict[tuple[str, int], Committed]
 ) -> ErrorCode:
+    """Adds one partition's offset to those to be committed, if it can be."""
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     try:
@@ -212,7 +215,8 @@ def _note(
     return ErrorCode.NONE
 
 
-def _fail_all(topics: Iterable[Message], code: ErrorCode) -> None:
+def fail_all(topics: Iterable[Message], code: ErrorCode) -> None:
+    """Answers every partition of a commit with one error."""
     for topic in topics:
         for part in topic.partitions:
             part.error_code = code
@@ -222,14 +226,10 @@ def _fail_all(topics: Iterable[Message], code: ErrorCode) -> None:
 def offset_fetch(request: Request) -> Answer:
     body, broker = request.body, request.broker
     if request.version < 8:
-        topics = _offsets(
-            broker,
-            body.group_id,
-            body.topics,
-            _fetched.struct("topics"),
-            _fetched.struct("topics.partitions"),
+        entries = _fetched.struct("topics"), _fetched.struct("topics.partitions")
+        return _fetched.struct()(
+            topics=_offsets(broker, body.group_id, body.topics, *entries, stable=body.require_stable)
         )
-        return _fetched.struct()(topics=topics)
     topic_entry, entry = _fetched.struct("groups.topics"), _fetched.struct("groups.topics.partitions")
     groups = []
     for group in body.groups:
@@ -237,7 +237,7 @@ def offset_fetch(request: Request) -> Answer:
         if request.version >= 10 and wanted is not None:
             for topic in wanted:
                 topic.name = _name(broker, topic.topic_id) or ""
-        topics = _offsets(broker, group.group_id, wanted, topic_entry, entry)
+        topics = _offsets(broker, group.group_id, wanted, topic_entry, entry, stable=body.require_stable)
         if request.version >= 10:
             for topic in topics:
                 topic.topic_id = _topic_id(broker, topic.name)
@@ -251,8 +251,11 @@ def _offsets(
     wanted: list[Message] | None,
     topic_entry: type[Message],
     entry: type[Message],
+    *,
+    stable: bool,
 ) -> list[Message]:
     stored = broker.offsets.of(group_id)
+    unstable = broker.offsets.pending(group_id) if stable else set()
     if wanted is None:
         names: dict[str, list[int]] = {}
         for topic, partition in stored:
@@ -271,6 +274,9 @@ def _offsets(
                     committed_offset=found.offset,
                     committed_leader_epoch=found.leader_epoch,
                     metadata=found.metadata,
+                    error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT
+                    if (name, index) in unstable
+                    else ErrorCode.NONE,
                 )
             )
         answers.append(topic_entry(name=name, partitions=parts))
@@ -355,7 +361,8 @@ def _resolve(done: asyncio.Future[Message], answer: Message) -> None:
         done.set_result(answer)
 
 
-def _after(future: asyncio.Future[None], answer: Message) -> asyncio.Future[Message]:
+def after(future: asyncio.Future[None], answer: Message) -> asyncio.Future[Message]:
+    """An answer that waits until what it says is safe."""
     done: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
     finish: Callable[[object], None] = lambda _: _resolve(done, answer)  # noqa: E731
     future.add_done_callback(finish)

@@ -2,8 +2,10 @@
 
 Produce 3-11          one batch for each partition, checked and stored unopened. acks=-1 is answered when the records are
                       as safe as ``flush`` asks for, 1 when they are written, 0 never. A repeated batch of an
-                      idempotent producer is answered with its first offset.
-InitProducerId 0-5    a new id for an idempotent producer; transactional ids are refused
+                      idempotent producer is answered with its first offset. A transactional batch needs its
+                      partition in an open transaction of its producer.
+InitProducerId 0-5    a new id for an idempotent producer; for a transactional one the next epoch, which fences the former.
+                      From 4 on a fenced producer is told PRODUCER_FENCED, before that INVALID_PRODUCER_EPOCH.
 """
 
 import asyncio
@@ -13,7 +15,9 @@ from headwater.errors import ErrorCode, Refused
 from headwater.kafka.api import Answer, Request, serves
 from headwater.kafka.codec import Message, layout
 from headwater.log.broker import Broker
+from headwater.log.coordinator import Identity
 from headwater.log.partition import Partition
+from headwater.record import HEADER_BYTES, TRANSACTIONAL, BatchHeader
 
 _produced = layout("Produce", "response")
 _Topic = _produced.struct("responses")
@@ -57,6 +61,7 @@ def _append(broker: Broker, topic: str, part: Message, acks: int, pending: list[
         partition = broker.catalog.partition(topic, part.index)
         if not part.records:
             raise Refused(ErrorCode.INVALID_RECORD, "a produce request without records")
+        _check_transaction(broker, topic, part)
         appended = partition.append(part.records)
     except Refused as refused:
         return _Partition(
@@ -67,6 +72,18 @@ def _append(broker: Broker, topic: str, part: Message, acks: int, pending: list[
     )
     pending.append(_Pending(answer, partition, appended.last_offset))
     return answer
+
+
+def _check_transaction(broker: Broker, topic: str, part: Message) -> None:
+    if len(part.records) < HEADER_BYTES:
+        return
+    header = BatchHeader.read(part.records)
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise Refused(ErrorCode.INVALID_RECORD, "a batch has a producer id but no sequence number")
+    if header.attributes & TRANSACTIONAL:
+        broker.transactions.check_produce(
+            Identity(header.producer_id, header.producer_epoch), topic, part.index
+        )
 
 
 def _when_safe(broker: Broker, answer: Message, waiting: list[_Pending]) -> asyncio.Future[Message]:
@@ -86,6 +103,22 @@ def _when_safe(broker: Broker, answer: Message, waiting: list[_Pending]) -> asyn
 
 @serves("InitProducerId", 0, 5)
 def init_producer_id(request: Request) -> Answer:
-    if request.body.transactional_id is not None:
-        return _initialised.struct()(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
-    return _initialised.struct()(producer_id=request.broker.new_producer_id(), producer_epoch=0)
+    body, broker = request.body, request.broker
+    if body.transactional_id is None:
+        return _initialised.struct()(producer_id=broker.new_producer_id(), producer_epoch=0)
+    return asyncio.ensure_future(_init_transactional(request))
+
+
+async def _init_transactional(request: Request) -> Message:
+    body = request.body
+    current = Identity(body.producer_id, body.producer_epoch)
+    try:
+        identity = await request.broker.transactions.init(
+            body.transactional_id, body.transaction_timeout_ms, current
+        )
+    except Refused as refused:
+        code = refused.code
+        if code is ErrorCode.PRODUCER_FENCED and request.version < 4:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        return _initialised.struct()(error_code=code, producer_id=-1, producer_epoch=-1)
+    return _initialised.struct()(producer_id=identity.producer_id, producer_epoch=identity.epoch)

@@ -10,9 +10,11 @@ import msgspec
 from headwater.clock import Clock, SystemClock
 from headwater.errors import ErrorCode, Refused
 from headwater.log.commit import Committer
+from headwater.log.coordinator import TRANSACTIONS_TOPIC, Transactions
 from headwater.log.disk import Disk, RealDisk
 from headwater.log.group import Group
 from headwater.log.offsets import OFFSETS_TOPIC, Offsets
+from headwater.log.partition import Partition
 from headwater.log.topic import Catalog, Topic
 
 __all__ = ["Broker"]
@@ -54,10 +56,15 @@ class Broker:
         )
         self._meta = self._load_meta()
         self._producer_ids_end = self._meta.next_producer_id
-        offsets = self.catalog.topics.get(OFFSETS_TOPIC) or self.catalog.create(
-            OFFSETS_TOPIC, 1, {"cleanup.policy": "compact"}
+        self.offsets = Offsets(self._internal(OFFSETS_TOPIC), self.clock)
+        self.transactions = Transactions(
+            self._internal(TRANSACTIONS_TOPIC),
+            self.catalog,
+            self.offsets,
+            self.clock,
+            committed=self.committed,
+            new_producer_id=self.new_producer_id,
         )
-        self.offsets = Offsets(offsets.partitions[0], self.clock)
 
     @property
     def cluster_id(self) -> str:
@@ -110,10 +117,16 @@ class Broker:
         """Writes what makes the next start quick, and gives the folder back."""
         for timer in self._timers.values():
             timer.cancel()
+        await self.transactions.close()
         await self._committer.close()
         self.catalog.close()
         self._save_meta(self._meta)
         self._unlock()
+
+    def _internal(self, name: str) -> Partition:
+        """The one partition of a topic that keeps the broker's own state."""
+        topic = self.catalog.topics.get(name) or self.catalog.create(name, 1, {"cleanup.policy": "compact"})
+        return topic.partitions[0]
 
     def _load_meta(self) -> _Meta:
         data = self.disk.read(self._folder / META_FILE)

@@ -1,16 +1,22 @@
 """Partition: an ordered, durable sequence of records, kept in segments.
 
-    log_start_offset ≤ high_watermark ≤ end_offset
+    log_start_offset ≤ last_stable_offset ≤ high_watermark ≤ end_offset
 
-Records up to the high watermark are safe and may be read. With ``flush = "commit"`` it moves when a sync has
-returned; with ``flush = "os"`` at once. A failed write or sync takes the partition offline until the broker
-is started again: what the disk holds behind the last sync is then unknown, and is read back by recovery.
+Records up to the high watermark are safe and may be read; ``read_committed`` readers stop at the last stable offset,
+where the oldest open transaction begins. With ``flush = "commit"`` the high watermark moves when a sync has
+returned; with ``flush = "os"`` at once. A failed sync takes the partition offline until the broker is started
+again: what the disk holds behind the last sync is then unknown, and is read back by recovery.
+
+Files beside the segments:  start      the log start offset, once it lies inside a segment (DeleteRecords)
+                            manifest   a clean stop's list of segments; gone with the first write after the next start
 """
 
+import errno
 import logging
 import struct
 from bisect import bisect_right
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,16 +24,29 @@ import msgspec
 
 from headwater.errors import ErrorCode, ProtocolError, Refused
 from headwater.log.disk import Disk
-from headwater.log.producer import Producers
-from headwater.log.segment import Segment, segment_bases
-from headwater.record import CONTROL, BatchHeader, Record, batches
+from headwater.log.producer import Aborted, Marker, Producers
+from headwater.log.segment import Segment, Summary, segment_bases
+from headwater.record import (
+    CONTROL,
+    HEADER_BYTES,
+    BatchHeader,
+    Record,
+    batches,
+    encode_marker,
+    is_commit,
+    open_batch,
+    whole_batches,
+)
 
-__all__ = ["Appended", "Partition", "TopicConfig"]
+__all__ = ["Appended", "Partition", "TopicConfig", "read_all"]
 
 logger = logging.getLogger(__name__)
 
 LEADER_EPOCH = 0
 """One broker leads every partition from the first day on."""
+READ_ALL_BYTES = 1 << 20
+WARM_SEGMENTS_MAX = 4
+"""How many segments behind the active one keep their file and index at hand."""
 
 _base_offset = struct.Struct(">q")
 _leader_epoch = struct.Struct(">i")
@@ -38,10 +57,13 @@ class TopicConfig(msgspec.Struct, frozen=True, rename=lambda name: name.replace(
     """Settings of a topic, under Kafka's names and with Kafka's defaults."""
 
     cleanup_policy: str = "delete"
+    delete_retention_ms: int = 86_400_000
     max_message_bytes: int = 1_048_588
+    min_cleanable_dirty_ratio: float = 0.5
     retention_bytes: int = -1
     retention_ms: int = 604_800_000
     segment_bytes: int = 1_073_741_824
+    segment_ms: int = 604_800_000
 
 
 class Appended(NamedTuple):
@@ -59,62 +81,68 @@ class Partition:
         self.folder = folder
         self.config = config
         self.high_watermark = 0
+        self.log_start_offset = 0
         self.offline = False
         self.on_dirty: Callable[[Partition], None] = lambda _: None
-        self._sync_on_commit = sync_on_commit
-        self._producers = Producers()
-        self._segments: list[Segment] = []
+        self.producers = Producers()
+        self.segments: list[Segment] = []
         self._bases: list[int] = []
+        self._sync_on_commit = sync_on_commit
         self._rolled: list[tuple[Segment, bytes]] = []
+        self._warm: OrderedDict[int, Segment] = OrderedDict()
         self._clean = False
         self._watchers: set[Callable[[], None]] = set()
         self._open()
 
     @property
-    def log_start_offset(self) -> int:
-        return self._segments[0].base_offset
+    def end_offset(self) -> int:
+        return self.segments[-1].end_offset
 
     @property
-    def end_offset(self) -> int:
-        return self._segments[-1].end_offset
+    def last_stable_offset(self) -> int:
+        first_open = self.producers.first_open_offset()
+        return self.high_watermark if first_open is None else min(first_open, self.high_watermark)
 
     @property
     def max_timestamp(self) -> int:
-        return max(segment.max_timestamp for segment in self._segments)
+        return max(segment.max_timestamp for segment in self.segments)
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self._segments)
+        return sum(segment.size_bytes for segment in self.segments)
 
     # ---- writing ---------------------------------------------------------------------------------------
 
-    def append(self, data: memoryview) -> Appended:
-        """Appends one batch, or recognises it as a repetition; raises Refused. ``data`` must be writable."""
+    def append(self, data: memoryview, *, sequenced: bool = True) -> Appended:
+        """Appends one batch, or recognises it as a repetition; raises Refused. ``data`` must be writable.
+
+        Our own internal records carry a producer without sequence numbers: ``sequenced=False``.
+        """
         header = self._checked(data)
-        verdict = self._producers.check(header)
+        verdict = self.producers.check(header) if sequenced else None
         if isinstance(verdict, ErrorCode):
             raise Refused(verdict, f"producer {header.producer_id} sent sequence {header.base_sequence}")
         if verdict is not None:
             return Appended(verdict, verdict + header.last_offset_delta)
-        segment = self._writable(len(data))
-        base_offset = segment.end_offset
-        _base_offset.pack_into(data, 0, base_offset)
-        _leader_epoch.pack_into(data, _LEADER_EPOCH_AT, LEADER_EPOCH)
-        try:
-            segment.append(data, header, base_offset)
-        except OSError as error:
-            self.take_offline(error)
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        self._producers.add(header, base_offset)
-        if not self._sync_on_commit:
-            self._advance(segment.end_offset)
-        if self._sync_on_commit or self._rolled:
-            self.on_dirty(self)
+        base_offset = self._write(data, header)
+        self.producers.add(header, base_offset)
+        self._written()
         return Appended(base_offset, base_offset + header.last_offset_delta)
+
+    def append_marker(self, marker: Marker, now_ms: int) -> int:
+        """Ends a producer's transaction; the offset of the marker is returned."""
+        self._check_online()
+        data = memoryview(
+            bytearray(encode_marker(marker.producer_id, marker.epoch, now_ms, commit=marker.commit))
+        )
+        offset = self._write(data, BatchHeader.read(data))
+        self.producers.end(marker, offset)
+        self._written()
+        return offset
 
     def begin_sync(self) -> Callable[[], Callable[[], None]]:
         """Takes note of what is written; the returned function syncs it in a thread and returns what the loop then does."""
-        active, end_offset = self._segments[-1], self.end_offset
+        active, end_offset = self.segments[-1], self.end_offset
         rolled, self._rolled = self._rolled, []
 
         def sync() -> Callable[[], None]:
@@ -123,7 +151,7 @@ class Partition:
                 segment.save_index(producers)
             if self._sync_on_commit:
                 active.file.sync()
-            return lambda: self._advance(end_offset)
+            return lambda: self._synced(end_offset, rolled)
 
         return sync
 
@@ -135,32 +163,46 @@ class Partition:
 
     # ---- reading ---------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from ``offset`` up to the high watermark; the last one may be cut by ``max_bytes``."""
+    def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> bytes:
+        """Whole batches from ``offset`` up to what may be read; the last one may be cut by ``max_bytes``."""
         self._check_online()
+        limit = self.last_stable_offset if committed else self.high_watermark
         if not self.log_start_offset <= offset <= self.high_watermark:
             raise Refused(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {self.log_start_offset} to {self.high_watermark}",
             )
-        if offset == self.high_watermark:
-            return b""
-        segment = self._segments[bisect_right(self._bases, offset) - 1]
-        return segment.read(offset, max_bytes, self._readable_bytes(segment))
+        at = bisect_right(self._bases, offset) - 1
+        while offset < limit and at < len(self.segments):
+            segment = self._warmed(self.segments[at])
+            data = segment.read(offset, max_bytes, _readable_bytes(segment, limit))
+            if data:
+                return data
+            at += 1  # compaction may have left nothing behind this offset in its segment
+        return b""
 
-    def available_bytes(self, offset: int) -> int:
+    def aborted(self, offset: int, data: bytes) -> list[Aborted]:
+        """The aborted transactions that a reader of this data must skip."""
+        if not self.producers.aborted or not data:
+            return []
+        last = max(BatchHeader.read(data, at).last_offset for at in _batch_starts(data))
+        return self.producers.aborted_between(offset, last)
+
+    def available_bytes(self, offset: int, *, committed: bool = False) -> int:
         """About how many bytes a reader at an offset could have now; exact when there are none."""
-        if self.offline or not self.log_start_offset <= offset < self.high_watermark:
+        limit = self.last_stable_offset if committed else self.high_watermark
+        if self.offline or not self.log_start_offset <= offset < limit:
             return 0
-        segment = self._segments[bisect_right(self._bases, offset) - 1]
-        return self._readable_bytes(segment) - segment.position_of(offset)
+        segment = self._warmed(self.segments[bisect_right(self._bases, offset) - 1])
+        return max(_readable_bytes(segment, limit) - segment.position_of(offset), 1)
 
     def find_time(self, timestamp: int) -> Record | None:
         """The first readable record that is not older than a timestamp."""
-        for segment in self._segments:
-            found = segment.find_time(timestamp)
-            if found is not None:
-                return found if found.offset < self.high_watermark else None
+        for segment in self.segments:
+            if segment.max_timestamp >= timestamp:
+                found = self._warmed(segment).find_time(timestamp)
+                if found is not None:
+                    return found if self.log_start_offset <= found.offset < self.high_watermark else None
         return None
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -168,69 +210,136 @@ class Partition:
         self._watchers.add(callback)
         return lambda: self._watchers.discard(callback)
 
+    # ---- forgetting ------------------------------------------------------------------------------------
+
+    def delete_records(self, offset: int) -> None:
+        """Moves the log start to an offset; the files behind it go segment by segment."""
+        self._check_online()
+        if not self.log_start_offset <= offset <= self.high_watermark:
+            raise Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self.log_start_offset} to {self.high_watermark}",
+            )
+        self.disk.replace(self.folder / "start", str(offset).encode())
+        self.log_start_offset = offset
+        self._drop_segments()
+
+    def expire(self, now_ms: int) -> None:
+        """Applies retention: whole segments whose youngest record is too old, then the oldest beyond the size allowed."""
+        config, closed = self.config, self.segments[:-1]
+        if self.offline or "delete" not in config.cleanup_policy:
+            return
+        start, excess = self.log_start_offset, self.size_bytes - config.retention_bytes
+        for segment, successor in zip(closed, self.segments[1:], strict=True):
+            too_old = config.retention_ms >= 0 and segment.max_timestamp < now_ms - config.retention_ms
+            too_much = config.retention_bytes >= 0 and excess >= segment.size_bytes
+            if successor.base_offset > self.high_watermark or not (too_old or too_much):
+                break
+            excess -= segment.size_bytes
+            start = successor.base_offset
+        if start > self.log_start_offset:
+            self.log_start_offset = start
+            self._drop_segments()
+
+    def roll(self) -> None:
+        """Begins a new segment, so that the records so far come under retention and compaction."""
+        if self.segments[-1].size_bytes and not self.offline:
+            self._touch()
+            self._begin_segment()
+            self.on_dirty(self)
+
+    def swap(self, old: list[Segment], new: Segment) -> None:
+        """Puts a compacted segment, synced and indexed, in the place of those that it was made from."""
+        first = self.segments.index(old[0])
+        self._touch()
+        self.segments[first : first + len(old)] = [new]
+        self._bases = [segment.base_offset for segment in self.segments]
+        for segment in old:
+            self._warm.pop(segment.base_offset, None)
+            segment.release()
+
     # ---- life ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Syncs and writes the index files, which lets the next start skip the scan."""
-        if not self.offline:
-            for segment, producers in self._rolled:
-                segment.file.sync()
-                segment.save_index(producers)
-            active = self._segments[-1]
-            if not self._clean:
-                active.file.sync()
-                active.save_index(self._producers.snapshot())
-        for segment in self._segments:
-            segment.close()
+        """Syncs and writes what lets the next start skip the scan."""
+        if not self.offline and not self._clean:
+            self.begin_sync()()
+            active = self.segments[-1]
+            active.file.sync()
+            active.save_index(self.producers.snapshot())
+            manifest = [segment.summary for segment in self.segments]
+            self.disk.replace(self.folder / "manifest", msgspec.msgpack.encode(manifest))
+        for segment in self.segments:
+            segment.release()
 
     def remove(self) -> None:
         """Ends the partition and its files."""
         self.offline = True
-        for segment in self._segments:
-            segment.close()
+        for segment in self.segments:
+            segment.release()
         self.disk.remove_folder(self.folder)
         self._notify()
 
     def _open(self) -> None:
         self.disk.make_folder(self.folder)
+        manifest = self.disk.read(self.folder / "manifest")
+        if manifest is None or not self._open_clean(msgspec.msgpack.decode(manifest, type=list[Summary])):
+            self._open_unclean()
+        self._bases = [segment.base_offset for segment in self.segments]
+        start = self.disk.read(self.folder / "start")
+        self.log_start_offset = max(self.segments[0].base_offset, int(start or 0))
+        self._drop_segments()
+        self._advance(self.end_offset)
+
+    def _open_clean(self, summaries: list[Summary]) -> bool:
+        """After a clean stop only the last segment is looked at."""
+        segments = [Segment(self.disk, self.folder, summary.base_offset) for summary in summaries]
+        for segment, summary in zip(segments, summaries, strict=True):
+            segment.restore(summary)
+        producers = segments[-1].load()
+        if producers is None:
+            return False
+        self.producers.restore(producers)
+        self.segments, self._clean = segments, True
+        return True
+
+    def _open_unclean(self) -> None:
         bases = segment_bases(self.disk.names(self.folder)) or [0]
-        self._segments = [Segment(self.disk, self.folder, base) for base in bases]
-        self._bases = bases
-        for segment in self._segments:
-            self._clean = segment.load_index()
-            if self._clean:
-                self._producers.restore(segment.producers)
+        self.segments = [Segment(self.disk, self.folder, base) for base in bases]
+        for segment in self.segments:
+            producers = segment.load()
+            if producers is not None:
+                self.producers.restore(producers)
             else:
                 self._recover(segment)
-            if segment is not self._segments[-1]:
-                if not self._clean:
-                    segment.save_index(self._producers.snapshot())
-                segment.close()
-        if not self._clean:
-            self.disk.sync_folder(self.folder)
-        self._advance(self.end_offset)
+            if segment is not self.segments[-1]:
+                if producers is None:
+                    segment.save_index(self.producers.snapshot())
+                segment.release()
+        self.disk.sync_folder(self.folder)
 
     def _recover(self, segment: Segment) -> None:
         found_bytes = segment.file.size()
-        for header in segment.recover():
-            self._producers.add(header, header.base_offset)
-        if segment.size_bytes < found_bytes:
-            lost = found_bytes - segment.size_bytes
+        for header, data in segment.recover():
+            if header.attributes & CONTROL:
+                marker = Marker(header.producer_id, header.producer_epoch, is_commit(open_batch(data)))
+                self.producers.end(marker, header.base_offset)
+            else:
+                self.producers.add(header, header.base_offset)
+        lost = found_bytes - segment.size_bytes
+        if lost:
+            where = f"{self.folder.name}/{segment.path.name}"
             logger.warning(
-                "%s/%s: cut %d bytes of a torn write behind offset %d",
-                self.folder.name,
-                segment.path.name,
-                lost,
-                segment.end_offset,
+                "%s: cut %d bytes of a torn write behind offset %d", where, lost, segment.end_offset
             )
+
+    # ---- inside ----------------------------------------------------------------------------------------
 
     def _checked(self, data: memoryview) -> BatchHeader:
         self._check_online()
         if len(data) > self.config.max_message_bytes:
-            raise Refused(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch of {len(data)} bytes is larger than max.message.bytes = {self.config.max_message_bytes}",
-            )
+            what = f"a batch of {len(data)} bytes is larger than max.message.bytes = {self.config.max_message_bytes}"
+            raise Refused(ErrorCode.MESSAGE_TOO_LARGE, what)
         try:
             found = [header for _, header in batches(data, verify=True)]
         except ProtocolError as error:
@@ -244,42 +353,117 @@ class Partition:
             or header.record_count < 1
             or header.attributes & CONTROL
         ):
-            raise Refused(
-                ErrorCode.INVALID_RECORD,
-                f"a batch of {header.record_count} records spans {header.last_offset_delta + 1} offsets",
-            )
+            what = f"a batch of {header.record_count} records spans {header.last_offset_delta + 1} offsets"
+            raise Refused(ErrorCode.INVALID_RECORD, what)
         return header
 
     def _check_online(self) -> None:
         if self.offline:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"partition {self.folder.name} is offline")
 
-    def _writable(self, size_bytes: int) -> Segment:
-        """The active segment, after a new one was begun if the batch does not fit."""
-        active = self._segments[-1]
-        if self._clean:
-            active.drop_index()
-            self._clean = False
-        if active.size_bytes and active.size_bytes + size_bytes > self.config.segment_bytes:
-            self._rolled.append((active, self._producers.snapshot()))
-            active = Segment(self.disk, self.folder, active.end_offset)
-            active.file.truncate(0)
-            self.disk.sync_folder(self.folder)
-            self._segments.append(active)
-            self._bases.append(active.base_offset)
-        return active
+    def _write(self, data: memoryview, header: BatchHeader) -> int:
+        """Gives a batch its offset and writes it. A full disk refuses it and harms nothing; any other failure ends the partition."""
+        try:
+            self._touch()
+            active = self.segments[-1]
+            if active.size_bytes and active.size_bytes + len(data) > self.config.segment_bytes:
+                active = self._begin_segment()
+            base_offset = active.end_offset
+            _base_offset.pack_into(data, 0, base_offset)
+            _leader_epoch.pack_into(data, _LEADER_EPOCH_AT, LEADER_EPOCH)
+            active.append(data, header, base_offset)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                self.take_offline(error)
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return base_offset
 
-    def _readable_bytes(self, segment: Segment) -> int:
-        """Up to which byte of a segment the high watermark lets readers see."""
-        if segment.end_offset <= self.high_watermark:
-            return segment.size_bytes
-        return segment.position_of(self.high_watermark)
+    def _written(self) -> None:
+        if not self._sync_on_commit:
+            self._advance(self.end_offset)
+        if self._sync_on_commit or self._rolled:
+            self.on_dirty(self)
+
+    def _touch(self) -> None:
+        """Withdraws the proofs of a clean end before the first change behind it."""
+        if self._clean:
+            self.disk.remove(self.folder / "manifest")
+            self.segments[-1].disk.remove(self.segments[-1].index_path)
+            self.disk.sync_folder(self.folder)
+            self._clean = False
+
+    def _begin_segment(self) -> Segment:
+        active = self.segments[-1]
+        fresh = Segment(self.disk, self.folder, active.end_offset)
+        fresh.file.truncate(0)
+        self.disk.sync_folder(self.folder)
+        self._rolled.append((active, self.producers.snapshot()))
+        self.segments.append(fresh)
+        self._bases.append(fresh.base_offset)
+        return fresh
+
+    def _synced(self, end_offset: int, rolled: list[tuple[Segment, bytes]]) -> None:
+        for segment, _ in rolled:
+            self._warmed(segment)
+        self._advance(end_offset)
+
+    def _warmed(self, segment: Segment) -> Segment:
+        """Keeps the segments that were read last at hand, and releases the others."""
+        if segment is self.segments[-1]:
+            return segment
+        self._warm[segment.base_offset] = segment
+        self._warm.move_to_end(segment.base_offset)
+        while len(self._warm) > WARM_SEGMENTS_MAX:
+            _, coldest = self._warm.popitem(last=False)
+            if all(coldest is not waiting for waiting, _ in self._rolled):
+                coldest.release()
+        return segment
+
+    def _drop_segments(self) -> None:
+        """Removes the files of segments that lie wholly before the log start."""
+        doomed = []
+        while len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
+            doomed.append(self.segments.pop(0))
+        if not doomed:
+            return
+        self._touch()
+        self._bases = [segment.base_offset for segment in self.segments]
+        self.producers.forget_before(self.log_start_offset)
+        for segment in doomed:
+            self._warm.pop(segment.base_offset, None)
+            self._rolled = [(s, p) for s, p in self._rolled if s is not segment]
+            segment.remove()
 
     def _advance(self, high_watermark: int) -> None:
-        if high_watermark > self.high_watermark:
-            self.high_watermark = high_watermark
-            self._notify()
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        self._notify()
 
     def _notify(self) -> None:
         for callback in tuple(self._watchers):
             callback()
+
+
+def read_all(partition: Partition) -> Iterator[tuple[BatchHeader, list[Record]]]:
+    """Every batch of a partition, opened: for the topics that keep the broker's own state."""
+    offset = partition.log_start_offset
+    while offset < partition.high_watermark:
+        data = partition.read(offset, READ_ALL_BYTES)
+        if not data:
+            return
+        for batch in whole_batches(data):
+            header = BatchHeader.read(batch)
+            yield header, open_batch(batch)
+            offset = header.last_offset + 1
+
+
+def _readable_bytes(segment: Segment, limit: int) -> int:
+    """Up to which byte of a segment a reader may see who may read up to an offset."""
+    return segment.size_bytes if segment.end_offset <= limit else segment.position_of(limit)
+
+
+def _batch_starts(data: bytes) -> list[int]:
+    starts, at = [], 0
+    while at + HEADER_BYTES <= len(data):
+        starts.append(at)
+        at += BatchHeader.read(data, at).size_bytes
+    return starts

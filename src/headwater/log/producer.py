@@ -1,17 +1,27 @@
-"""What a partition knows of its idempotent producers: epoch, and the last batches by sequence number."""
+"""What a partition knows of its producers: epochs, the last batches by sequence number, open and aborted transactions."""
 
-from collections import deque
+from typing import NamedTuple
 
 import msgspec
 
 from headwater.errors import ErrorCode
-from headwater.record import NO_PRODUCER, BatchHeader
+from headwater.record import NO_PRODUCER, TRANSACTIONAL, BatchHeader
 
-__all__ = ["Producers"]
+__all__ = ["Aborted", "Marker", "Producer", "Producers"]
 
 REMEMBERED_BATCHES = 5
 """A client keeps at most five batches in flight, so a repeated batch is among the last five."""
+PRODUCERS_MAX = 10_000
+"""The longest silent producers without an open transaction are forgotten beyond this."""
 SEQUENCE_END = 2**31
+
+
+class Aborted(msgspec.Struct, frozen=True, array_like=True):
+    """A transaction whose records ``read_committed`` readers skip."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
 
 
 class _Batch(msgspec.Struct, frozen=True, array_like=True):
@@ -20,52 +30,114 @@ class _Batch(msgspec.Struct, frozen=True, array_like=True):
     base_offset: int
 
 
-class _Producer(msgspec.Struct, array_like=True):
+class Producer(msgspec.Struct, array_like=True):
+    """One producer's place in one partition."""
+
     epoch: int
     batches: list[_Batch]
+    last_timestamp: int = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else -1
+
+
+class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    known: dict[int, Producer]
+    open: dict[int, int]
+    aborted: list[Aborted]
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, as its control record says it."""
+
+    producer_id: int
+    epoch: int
+    commit: bool
 
 
 class Producers:
-    """Decides whether a batch is new, a repetition, or out of order. One partition owns it."""
+    """Decides whether a batch is new, a repetition, or out of order, and which transactions are open. One partition owns it."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, tuple[int, deque[_Batch]]] = {}
+        self.known: dict[int, Producer] = {}
+        self.open: dict[int, int] = {}
+        """First offset of each open transaction, by producer."""
+        self.aborted: list[Aborted] = []
 
     def check(self, header: BatchHeader) -> ErrorCode | int | None:
         """An error, the base offset of the batch that this one repeats, or None for a new batch."""
-        known = self._producers.get(header.producer_id)
-        if header.producer_id == NO_PRODUCER or known is None:
+        producer = self.known.get(header.producer_id)
+        if header.producer_id == NO_PRODUCER or producer is None:
             return None
-        epoch, batches = known
-        if header.producer_epoch < epoch:
+        if header.producer_epoch < producer.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
-        if header.producer_epoch > epoch:
-            return None if header.base_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if header.producer_epoch > producer.epoch or not producer.batches:
+            return (
+                None
+                if header.base_sequence == 0 or not producer.batches
+                else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            )
         last_sequence = _last_sequence(header)
-        for batch in batches:
+        for batch in producer.batches:
             if (batch.first_sequence, batch.last_sequence) == (header.base_sequence, last_sequence):
                 return batch.base_offset
-        expected = (batches[-1].last_sequence + 1) % SEQUENCE_END
+        expected = (producer.last_sequence + 1) % SEQUENCE_END
         return None if header.base_sequence == expected else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def add(self, header: BatchHeader, base_offset: int) -> None:
         """Remembers an appended batch."""
         if header.producer_id == NO_PRODUCER:
             return
-        epoch, batches = self._producers.get(header.producer_id, (-1, deque()))
-        if header.producer_epoch != epoch:
-            batches = deque(maxlen=REMEMBERED_BATCHES)
-            self._producers[header.producer_id] = header.producer_epoch, batches
-        batches.append(_Batch(header.base_sequence, _last_sequence(header), base_offset))
+        producer = self._current(header.producer_id, header.producer_epoch)
+        if header.base_sequence >= 0:
+            producer.batches.append(_Batch(header.base_sequence, _last_sequence(header), base_offset))
+        del producer.batches[:-REMEMBERED_BATCHES]
+        producer.last_timestamp = header.max_timestamp
+        if header.attributes & TRANSACTIONAL:
+            self.open.setdefault(header.producer_id, base_offset)
+
+    def end(self, marker: Marker, offset: int) -> None:
+        """Takes note of a transaction's marker."""
+        self._current(marker.producer_id, marker.epoch)
+        first_offset = self.open.pop(marker.producer_id, None)
+        if first_offset is not None and not marker.commit:
+            self.aborted.append(Aborted(marker.producer_id, first_offset, offset))
+
+    def first_open_offset(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        return min(self.open.values(), default=None)
+
+    def aborted_between(self, first: int, last: int) -> list[Aborted]:
+        """Aborted transactions with records in a range of offsets, in the order of their first offsets."""
+        return sorted(
+            (a for a in self.aborted if a.first_offset <= last and a.last_offset >= first),
+            key=lambda a: a.first_offset,
+        )
 
     def snapshot(self) -> bytes:
         """Everything known, to be restored beside the segment that it was taken at."""
-        state = {pid: _Producer(epoch, list(batches)) for pid, (epoch, batches) in self._producers.items()}
-        return msgspec.msgpack.encode(state)
+        return msgspec.msgpack.encode(_Snapshot(self.known, self.open, self.aborted))
 
     def restore(self, snapshot: bytes) -> None:
-        state = msgspec.msgpack.decode(snapshot, type=dict[int, _Producer])
-        self._producers = {pid: (p.epoch, deque(p.batches, REMEMBERED_BATCHES)) for pid, p in state.items()}
+        state = msgspec.msgpack.decode(snapshot, type=_Snapshot)
+        self.known, self.open, self.aborted = state.known, state.open, state.aborted
+
+    def forget_before(self, offset: int) -> None:
+        """Drops aborted transactions of which the log holds nothing any more."""
+        self.aborted = [a for a in self.aborted if a.last_offset >= offset]
+
+    def _current(self, producer_id: int, epoch: int) -> Producer:
+        """The producer's entry for an epoch, made the most recent one."""
+        producer = self.known.pop(producer_id, None)
+        if producer is None or producer.epoch != epoch:
+            producer = Producer(epoch, [])
+        self.known[producer_id] = producer
+        if len(self.known) > PRODUCERS_MAX:
+            oldest = next((key for key in self.known if key not in self.open), None)
+            if oldest is not None:
+                del self.known[oldest]
+        return producer
 
 
 def _last_sequence(header: BatchHeader) -> int:

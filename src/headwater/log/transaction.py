@@ -1,0 +1,112 @@
+"""Transactions: which transactional id owns which producer id and epoch, and what its open transaction has touched.
+
+               begin (a partition or a group is added)            markers written
+    EMPTY ───────────────────────► ONGOING ──► PREPARE_COMMIT ─────────────────────► COMPLETE_COMMIT ──► ONGOING …
+                                      │
+                                      └──────► PREPARE_ABORT ──────────────────────► COMPLETE_ABORT ───► ONGOING …
+
+A decision (PREPARE_…) is on the disk before its first marker is written, so that after a crash every partition is told the
+same. There is no I/O and no clock in here: ``coordinator.py`` stores what is decided and writes the markers.
+"""
+
+import enum
+from collections.abc import Callable
+
+import msgspec
+
+from headwater.errors import ErrorCode, Refused
+
+__all__ = ["Transaction", "TransactionState"]
+
+EPOCH_MAX = 32_766
+
+
+class TransactionState(enum.Enum):
+    """Kafka's names, as DescribeTransactions shows them."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+
+
+PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+_COMPLETE = {
+    TransactionState.PREPARE_COMMIT: TransactionState.COMPLETE_COMMIT,
+    TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
+}
+
+
+class Transaction(msgspec.Struct):
+    """All that is known of one transactional id. Raises Refused where Kafka answers with an error."""
+
+    id: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    started_ms: int = -1
+    partitions: set[tuple[str, int]] = msgspec.field(default_factory=set)
+    groups: set[str] = msgspec.field(default_factory=set)
+    former_epoch: int = -1
+    """The epoch that its producer itself asked to leave, so that a repeated request is recognised."""
+
+    @property
+    def commits(self) -> bool:
+        return self.state in {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When an open transaction is aborted on its producer's behalf."""
+        return self.started_ms + self.timeout_ms if self.state is TransactionState.ONGOING else None
+
+    def check(self, producer_id: int, epoch: int) -> None:
+        """Whether a request comes from the producer that owns the id now."""
+        if producer_id != self.producer_id:
+            raise Refused(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"{self.id} belongs to producer {self.producer_id}"
+            )
+        if epoch != self.epoch:
+            raise Refused(
+                ErrorCode.PRODUCER_FENCED, f"epoch {epoch} of {self.id} was followed by {self.epoch}"
+            )
+        if self.state in PREPARED:
+            raise Refused(
+                ErrorCode.CONCURRENT_TRANSACTIONS, f"{self.id} is still ending its last transaction"
+            )
+
+    def add(self, partitions: set[tuple[str, int]], groups: set[str], now_ms: int) -> bool:
+        """Takes partitions and groups into the transaction, which this may begin; says whether anything is new."""
+        if self.state is TransactionState.ONGOING and partitions <= self.partitions and groups <= self.groups:
+            return False
+        if self.state is not TransactionState.ONGOING:
+            self.state, self.started_ms = TransactionState.ONGOING, now_ms
+            self.partitions, self.groups = set(), set()
+        self.partitions |= partitions
+        self.groups |= groups
+        return True
+
+    def prepare(self, *, commit: bool) -> bool:
+        """Decides the open transaction; False when the same decision was carried out before."""
+        if self.state is TransactionState.ONGOING:
+            self.state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+            return True
+        done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+        if self.state is done or (self.state is TransactionState.EMPTY and not commit):
+            return False
+        raise Refused(ErrorCode.INVALID_TXN_STATE, f"{self.id} has no open transaction: {self.state.value}")
+
+    def complete(self) -> None:
+        """All markers are written."""
+        self.state = _COMPLETE[self.state]
+        self.partitions, self.groups = set(), set()
+        self.started_ms = -1
+
+    def next_epoch(self, new_producer_id: Callable[[], int], *, asked_by_owner: bool = False) -> None:
+        """Fences the epoch so far: its producer, or a new incarnation of it, goes on with the next one."""
+        self.former_epoch = self.epoch if asked_by_owner else -1
+        self.epoch += 1
+        if self.epoch > EPOCH_MAX:
+            self.producer_id, self.epoch = new_producer_id(), 0

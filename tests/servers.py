@@ -1,0 +1,196 @@
+"""Real servers for the tests: each in its own process, on loopback, on a free port, with a folder of its own."""
+
+import base64
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 30, what: str = "the condition") -> None:
+    """Waits for a condition with a limit."""
+    limit = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > limit:
+            raise TimeoutError(f"{what} did not come true within {seconds} s")
+        time.sleep(0.02)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class BrokerProcess:
+    """``headwater broker`` as a user runs it; it can be killed and started again on the same folder and port."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.bootstrap = f"127.0.0.1:{self.port}"
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = folder.parent / f"{folder.name}.log"
+
+    def start(self) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "headwater",
+            "broker",
+            "--data",
+            str(self.folder),
+            "--port",
+            str(self.port),
+        ]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen([*command, *self._arguments], stdout=log, stderr=log)
+        wait_until(lambda: answers(self.port) or self._process.poll() is not None, 20, "the broker's port")
+        assert self._process.poll() is None, self.log.read_text()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._process.wait(timeout=20)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headwater"
+
+
+def kafka_jars() -> Path:
+    """Apache Kafka's jars, fetched once by Maven; the folder appears whole or not at all."""
+    pom = Path(__file__).parent / "kafka_jars" / "pom.xml"
+    folder = CACHE / f"kafka-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    if not folder.exists():
+        fresh = folder.with_name(folder.name + f".{os.getpid()}")
+        command = [
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(pom),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={fresh}",
+        ]
+        subprocess.run(command, check=True, timeout=600)
+        fresh.rename(folder)
+    return folder
+
+
+LOG4J = """
+Configuration:
+  Appenders:
+    Console: {name: C, PatternLayout: {pattern: "[%d] %p %m (%c)%n"}}
+  Loggers:
+    Root: {level: WARN, AppenderRef: [{ref: C}]}
+"""
+
+SERVER_PROPERTIES = """
+process.roles=broker,controller
+node.id=0
+controller.quorum.voters=0@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+log.dirs={folder}/data
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=500
+num.partitions=2
+transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+log.cleaner.backoff.ms=1000
+"""
+
+
+class KafkaProcess:
+    """Apache Kafka, one node, from Maven's jars."""
+
+    def __init__(self, folder: Path, heap: str = "512m") -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.bootstrap = f"127.0.0.1:{self.port}"
+        self._java = [
+            "java",
+            "-XX:+UseG1GC",
+            f"-Xmx{heap}",
+            f"-Dlog4j2.configurationFile={folder}/log4j2.yaml",
+        ]
+        self._java += ["-cp", f"{kafka_jars()}/*"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        properties = self.folder / "server.properties"
+        if not properties.exists():
+            (self.folder / "log4j2.yaml").write_text(LOG4J)
+            properties.write_text(
+                SERVER_PROPERTIES.format(port=self.port, controller=free_port(), folder=self.folder)
+            )
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            format_command = [
+                *self._java,
+                "kafka.tools.StorageTool",
+                "format",
+                "-t",
+                cluster,
+                "-c",
+                str(properties),
+            ]
+            subprocess.run(format_command, check=True, capture_output=True, timeout=60)
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._java, "kafka.Kafka", str(properties)], stdout=log, stderr=log
+            )
+        wait_until(self._answers, 60, "Apache Kafka's first answer")
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._process.wait(timeout=60)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "server.log").read_text()
+        if not answers(self.port):
+            return False
+        try:
+            return bool(
+                AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+                .list_topics(timeout=2)
+                .brokers
+            )
+        except KafkaException:
+            return False
