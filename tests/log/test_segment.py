@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import ErrorCode, Refused
-from headwater.log.partition import Partition, TopicConfig
+from headwater.log.config import TopicConfig
+from headwater.log.partition import Partition
 from headwater.record import Record, encode_batch, open_batch, whole_batches
 from headwater.testing import MemoryDisk
 

@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch, DescribeGroups, ListGroups.
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch, OffsetDelete, DescribeGroups, ListGroups, DeleteGroups.
 
 JoinGroup 0-9         from 4 on a member is given its id first (KIP-394); 5 static members (KIP-345)
 SyncGroup 0-5         the leader's assignments go to everybody
@@ -7,6 +7,8 @@ LeaveGroup 0-5        from 3 on several members at once
 OffsetCommit 2-10     by members of the current generation, or by anybody while the group is empty; retention is ignored
 OffsetFetch 1-10      from 8 on several groups at once; -1 where nothing was committed; with require_stable an offset
                       that an open transaction holds is UNSTABLE_OFFSET_COMMIT
+OffsetDelete 0        not while a member of the group is subscribed to the topic
+DeleteGroups 0-2      only groups without members
 DescribeGroups 0-6    ListGroups 0-5
 
 This module translates; ``log/group.py`` decides.
@@ -31,6 +33,8 @@ _committed = layout("OffsetCommit", "response")
 _fetched = layout("OffsetFetch", "response")
 _described = layout("DescribeGroups", "response")
 _listed = layout("ListGroups", "response")
+_deleted = layout("DeleteGroups", "response")
+_offsets_deleted = layout("OffsetDelete", "response")
 
 SESSION_MS_MIN, SESSION_MS_MAX = 500, 1_800_000
 
@@ -336,6 +340,44 @@ def list_groups(request: Request) -> Answer:
         )
     wanted = request.body.states_filter
     return _listed.struct()(groups=[g for g in found if not wanted or g.group_state in wanted])
+
+
+@serves("DeleteGroups", 0, 2)
+def delete_groups(request: Request) -> Answer:
+    entry = _deleted.struct("results")
+    results = [
+        entry(group_id=name, error_code=_delete(request.broker, name)) for name in request.body.groups_names
+    ]
+    return after(request.broker.committed(), _deleted.struct()(results=results))
+
+
+def _delete(broker: Broker, group_id: str) -> ErrorCode:
+    group = broker.groups.get(group_id)
+    if group is None and not broker.offsets.of(group_id):
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    if group is not None and group.members:
+        return ErrorCode.NON_EMPTY_GROUP
+    broker.groups.pop(group_id, None)
+    broker.offsets.delete(group_id)
+    return ErrorCode.NONE
+
+
+@serves("OffsetDelete", 0, 0)
+def offset_delete(request: Request) -> Answer:
+    body, broker = request.body, request.broker
+    group = broker.groups.get(body.group_id)
+    if group is None and not broker.offsets.of(body.group_id):
+        return _offsets_deleted.struct()(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group is not None and group.members else ErrorCode.NONE
+    entry = _offsets_deleted.struct("topics.partitions")
+    topics, doomed = [], []
+    for topic in body.topics:
+        parts = [entry(partition_index=part.partition_index, error_code=code) for part in topic.partitions]
+        topics.append(_offsets_deleted.struct("topics")(name=topic.name, partitions=parts))
+        doomed += [(topic.name, part.partition_index) for part in topic.partitions]
+    if code is ErrorCode.NONE:
+        broker.offsets.delete(body.group_id, doomed)
+    return after(broker.committed(), _offsets_deleted.struct()(topics=topics))
 
 
 def _known(broker: Broker, group_id: str) -> Group:

@@ -62,7 +62,8 @@ def _append(broker: Broker, topic: str, part: Message, acks: int, pending: list[
         if not part.records:
             raise Refused(ErrorCode.INVALID_RECORD, "a produce request without records")
         _check_transaction(broker, topic, part)
-        appended = partition.append(part.records)
+        now_ms = broker.clock.now_ms()
+        appended = partition.append(part.records, now_ms=now_ms)
     except Refused as refused:
         return _Partition(
             index=part.index, error_code=refused.code, base_offset=-1, error_message=str(refused)

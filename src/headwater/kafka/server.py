@@ -19,7 +19,7 @@ import uvloop
 
 from headwater.config import Settings
 from headwater.errors import MachineError, ProtocolError, UsageError
-from headwater.kafka import catalog, fetch, group, produce, transaction
+from headwater.kafka import admin, catalog, fetch, group, produce, transaction
 from headwater.kafka.api import HANDLERS, Handler, Request
 from headwater.kafka.codec import Message
 from headwater.log.broker import Broker
@@ -28,7 +28,7 @@ __all__ = ["Server", "serve"]
 
 logger = logging.getLogger(__name__)
 
-FAMILIES = (catalog, fetch, group, produce, transaction)
+FAMILIES = (admin, catalog, fetch, group, produce, transaction)
 """Importing a family registers its handlers."""
 
 REQUEST_BYTES_MAX = 104_857_600

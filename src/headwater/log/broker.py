@@ -45,7 +45,7 @@ class Broker:
         self.clock = clock or SystemClock()
         self.partitions = partitions
         self.groups: dict[str, Group] = {}
-        self._folder = folder
+        self.folder = folder
         self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._unlock = self.disk.lock(folder)
@@ -129,7 +129,7 @@ class Broker:
         return topic.partitions[0]
 
     def _load_meta(self) -> _Meta:
-        data = self.disk.read(self._folder / META_FILE)
+        data = self.disk.read(self.folder / META_FILE)
         if data is not None:
             return msgspec.json.decode(data, type=_Meta)
         meta = _Meta(str(uuid.uuid4()))
@@ -137,4 +137,4 @@ class Broker:
         return meta
 
     def _save_meta(self, meta: _Meta) -> None:
-        self.disk.replace(self._folder / META_FILE, msgspec.json.encode(meta))
+        self.disk.replace(self.folder / META_FILE, msgspec.json.encode(meta))

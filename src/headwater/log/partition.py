@@ -23,22 +23,25 @@ from typing import NamedTuple
 import msgspec
 
 from headwater.errors import ErrorCode, ProtocolError, Refused
+from headwater.log.config import TopicConfig
 from headwater.log.disk import Disk
 from headwater.log.producer import Aborted, Marker, Producers
 from headwater.log.segment import Segment, Summary, segment_bases
 from headwater.record import (
     CONTROL,
     HEADER_BYTES,
+    NO_TIMESTAMP,
     BatchHeader,
     Record,
     batches,
     encode_marker,
     is_commit,
     open_batch,
+    stamp,
     whole_batches,
 )
 
-__all__ = ["Appended", "Partition", "TopicConfig", "read_all"]
+__all__ = ["Appended", "Partition", "read_all"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,19 +54,6 @@ WARM_SEGMENTS_MAX = 4
 _base_offset = struct.Struct(">q")
 _leader_epoch = struct.Struct(">i")
 _LEADER_EPOCH_AT = 12
-
-
-class TopicConfig(msgspec.Struct, frozen=True, rename=lambda name: name.replace("_", ".")):
-    """Settings of a topic, under Kafka's names and with Kafka's defaults."""
-
-    cleanup_policy: str = "delete"
-    delete_retention_ms: int = 86_400_000
-    max_message_bytes: int = 1_048_588
-    min_cleanable_dirty_ratio: float = 0.5
-    retention_bytes: int = -1
-    retention_ms: int = 604_800_000
-    segment_bytes: int = 1_073_741_824
-    segment_ms: int = 604_800_000
 
 
 class Appended(NamedTuple):
@@ -113,7 +103,7 @@ class Partition:
 
     # ---- writing ---------------------------------------------------------------------------------------
 
-    def append(self, data: memoryview, *, sequenced: bool = True) -> Appended:
+    def append(self, data: memoryview, *, now_ms: int = NO_TIMESTAMP, sequenced: bool = True) -> Appended:
         """Appends one batch, or recognises it as a repetition; raises Refused. ``data`` must be writable.
 
         Our own internal records carry a producer without sequence numbers: ``sequenced=False``.
@@ -124,6 +114,8 @@ class Partition:
             raise Refused(verdict, f"producer {header.producer_id} sent sequence {header.base_sequence}")
         if verdict is not None:
             return Appended(verdict, verdict + header.last_offset_delta)
+        if self.config.appends_time:
+            header = stamp(data, now_ms)
         base_offset = self._write(data, header)
         self.producers.add(header, base_offset)
         self._written()
@@ -227,7 +219,7 @@ class Partition:
     def expire(self, now_ms: int) -> None:
         """Applies retention: whole segments whose youngest record is too old, then the oldest beyond the size allowed."""
         config, closed = self.config, self.segments[:-1]
-        if self.offline or "delete" not in config.cleanup_policy:
+        if self.offline or not config.deletes:
             return
         start, excess = self.log_start_offset, self.size_bytes - config.retention_bytes
         for segment, successor in zip(closed, self.segments[1:], strict=True):

@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 
 from headwater.errors import ErrorCode, Refused
+from headwater.log.config import parse_config
 from headwater.log.disk import Disk
-from headwater.log.partition import Partition, TopicConfig
+from headwater.log.memory import MemoryDisk
+from headwater.log.partition import Partition
 
 __all__ = ["Catalog", "Topic"]
 
@@ -45,6 +47,7 @@ class Catalog:
         self, disk: Disk, folder: Path, *, sync_on_commit: bool, on_dirty: Callable[[Partition], None]
     ) -> None:
         self._disk = disk
+        self._volatile = MemoryDisk()
         self._folder = folder
         self._sync_on_commit = sync_on_commit
         self._on_dirty = on_dirty
@@ -73,6 +76,32 @@ class Catalog:
         self.topics[name] = self.by_id[topic.id] = topic
         return topic
 
+    def configure(self, topic: Topic, config: Mapping[str, str], *, dry_run: bool = False) -> None:
+        """Gives a topic these settings instead of the ones it has."""
+        parsed = parse_config(config)
+        if dry_run:
+            return
+        entry = msgspec.structs.replace(self._entries[topic.name], config=dict(config))
+        self._write(self._entries | {topic.name: entry})
+        topic.config = entry.config
+        for partition in topic.partitions:
+            partition.config = parsed
+
+    def add_partitions(self, topic: Topic, count: int, *, dry_run: bool = False) -> None:
+        """Raises the number of partitions; keys written from now on may go elsewhere than before."""
+        have = len(topic.partitions)
+        if not have < count <= PARTITIONS_MAX:
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS,
+                f"Topic currently has {have} partitions, which is higher than the requested {count}.",
+            )
+        if dry_run:
+            return
+        entry = msgspec.structs.replace(self._entries[topic.name], partitions=count)
+        added = [self._open_partition(topic.name, entry, index) for index in range(have, count)]
+        self._write(self._entries | {topic.name: entry})
+        topic.partitions += added
+
     def delete(self, topic: Topic) -> None:
         self._write({name: entry for name, entry in self._entries.items() if name != topic.name})
         del self.topics[topic.name], self.by_id[topic.id]
@@ -95,15 +124,22 @@ class Catalog:
                 ErrorCode.INVALID_PARTITIONS,
                 f"a topic has 1 to {PARTITIONS_MAX} partitions, got {partitions}",
             )
-        _parse_config(config)
+        parse_config(config)
 
     def _open(self, name: str, entry: _Entry) -> Topic:
-        config = _parse_config(entry.config)
-        folders = [self._folder / "topics" / f"{name}-{index}" for index in range(entry.partitions)]
-        partitions = [Partition(self._disk, f, config, sync_on_commit=self._sync_on_commit) for f in folders]
-        for partition in partitions:
-            partition.on_dirty = self._on_dirty
-        return Topic(name, entry, partitions)
+        return Topic(
+            name, entry, [self._open_partition(name, entry, index) for index in range(entry.partitions)]
+        )
+
+    def _open_partition(self, name: str, entry: _Entry, index: int) -> Partition:
+        config = parse_config(entry.config)
+        folder = self._folder / "topics" / f"{name}-{index}"
+        disk = self._disk if config.headwater_durable else self._volatile
+        partition = Partition(
+            disk, folder, config, sync_on_commit=self._sync_on_commit and config.headwater_durable
+        )
+        partition.on_dirty = self._on_dirty
+        return partition
 
     def _read(self) -> dict[str, _Entry]:
         data = self._disk.read(self._folder / CATALOG_FILE)
@@ -119,37 +155,3 @@ class Catalog:
         for name in self._disk.names(self._folder / "topics"):
             if name not in known:
                 self._disk.remove_folder(self._folder / "topics" / name)
-
-
-IGNORED_CONFIG = frozenset(
-    {
-        "compression.type",
-        "delete.retention.ms",
-        "file.delete.delay.ms",
-        "flush.messages",
-        "flush.ms",
-        "index.interval.bytes",
-        "max.compaction.lag.ms",
-        "message.timestamp.type",
-        "min.cleanable.dirty.ratio",
-        "min.compaction.lag.ms",
-        "min.insync.replicas",
-        "preallocate",
-        "segment.index.bytes",
-        "segment.jitter.ms",
-        "segment.ms",
-        "unclean.leader.election.enable",
-    }
-)
-"""Kafka's other topic settings: kept and shown, without effect so far."""
-
-
-def _parse_config(config: dict[str, str]) -> TopicConfig:
-    known = {key: value for key, value in config.items() if key not in IGNORED_CONFIG}
-    unknown = known.keys() - set(TopicConfig.__struct_encode_fields__)
-    if unknown:
-        raise Refused(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {min(unknown)}")
-    try:
-        return msgspec.convert(known, TopicConfig, strict=False)
-    except msgspec.ValidationError as error:
-        raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
