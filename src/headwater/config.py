@@ -60,6 +60,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.log.removeprefix("kafka://")
 
     @property
+    def data(self) -> Path:
+        """The folder of checkpoints, process logs and process ids: the embedded log's own, or that of the view tables."""
+        return self.embedded or self.views.parent
+
+    @property
     def views(self) -> Path:
         """The folder of the SQLite files, one for each view."""
         return Path(self.store.removeprefix("sqlite:"))

@@ -15,15 +15,27 @@ from crc32c import crc32c
 
 from headwater.errors import ProtocolError
 
-__all__ = ["BatchHeader", "Record", "batches", "encode_batch", "encode_marker", "is_commit", "open_batch", "whole_batches"]
+__all__ = [
+    "BatchHeader",
+    "Record",
+    "batches",
+    "encode_batch",
+    "encode_marker",
+    "is_commit",
+    "open_batch",
+    "reencode_batch",
+    "stamp",
+    "whole_batches",
+]
 
 Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
-LENGTH_AT = 8
-CRC_FROM = 21
+CRC_AT = 17
+ATTRIBUTES_AT = 21
 """The checksum covers everything from the attributes on."""
+MAX_TIMESTAMP_AT = 35
 OVERHEAD_BYTES = 12
 """Base offset and length, which the length itself does not count."""
 
@@ -34,6 +46,8 @@ COMPRESSION_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+DELETE_HORIZON = 0x40
+"""The base timestamp is the moment from which on the batch's tombstones may go (KIP-534)."""
 
 
 class BatchHeader(NamedTuple):
@@ -93,7 +107,7 @@ def batches(buffer: Buffer, *, verify: bool) -> Iterator[tuple[int, BatchHeader]
             )
         if header.size_bytes < HEADER_BYTES or position + header.size_bytes > end:
             raise ProtocolError(f"batch at byte {position} is cut short", got=f"length {header.length}")
-        if verify and crc32c(buffer[position + CRC_FROM : position + header.size_bytes]) != header.crc:
+        if verify and crc32c(buffer[position + ATTRIBUTES_AT : position + header.size_bytes]) != header.crc:
             raise ProtocolError(f"batch at byte {position} is damaged: CRC mismatch")
         yield position, header
         position += header.size_bytes
@@ -133,19 +147,49 @@ def encode_batch(
     """One uncompressed batch of the given records, whose offsets follow each other from ``base_offset``."""
     base_timestamp = records[0].timestamp
     body = b"".join(_encode_record(i, r, r.timestamp - base_timestamp) for i, r in enumerate(records))
+    last = len(records) - 1
+    max_timestamp = max(r.timestamp for r in records)
+    producer = (producer_id, producer_epoch, base_sequence)
+    return _frame(
+        base_offset, (attributes, last, base_timestamp, max_timestamp, *producer, len(records)), body
+    )
+
+
+def reencode_batch(
+    header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None = None
+) -> bytes:
+    """A batch with fewer of its records: offsets, producer and compression stay as they were."""
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    if delete_horizon_ms is not None:
+        attributes, base_timestamp = attributes | DELETE_HORIZON, delete_horizon_ms
+    body = b"".join(
+        _encode_record(r.offset - header.base_offset, r, r.timestamp - base_timestamp) for r in records
+    )
+    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
     fields = (
         attributes,
-        len(records) - 1,
+        header.last_offset_delta,
         base_timestamp,
-        max(r.timestamp for r in records),
-        producer_id,
-        producer_epoch,
-        base_sequence,
+        header.max_timestamp,
+        *producer,
         len(records),
     )
+    return _frame(header.base_offset, fields, _compress(header.compression, body))
+
+
+def _frame(base_offset: int, fields: tuple[int, ...], body: bytes) -> bytes:
     tail = struct.pack(">hiqqqhii", *fields) + body
     head = struct.pack(">qiibI", base_offset, HEADER_BYTES - OVERHEAD_BYTES + len(body), 0, 2, crc32c(tail))
     return head + tail
+
+
+def stamp(batch: memoryview, timestamp: int) -> BatchHeader:
+    """Gives a writable batch the time of its arrival (LogAppendTime)."""
+    header = BatchHeader.read(batch)
+    struct.pack_into(">h", batch, ATTRIBUTES_AT, header.attributes | LOG_APPEND_TIME)
+    struct.pack_into(">q", batch, MAX_TIMESTAMP_AT, timestamp)
+    struct.pack_into(">I", batch, CRC_AT, crc32c(batch[ATTRIBUTES_AT:]))
+    return BatchHeader.read(batch)
 
 
 def encode_marker(producer_id: int, producer_epoch: int, timestamp: int, *, commit: bool) -> bytes:
@@ -173,6 +217,16 @@ def _decompress(codec: int, data: Buffer) -> bytes:
     if codec == 4:
         return bytes(cramjam.zstd.decompress(data))
     raise ProtocolError("unknown compression", got=str(codec), expected="0 to 4")
+
+
+def _compress(codec: int, data: bytes) -> bytes:
+    if codec == 0:
+        return data
+    if codec == 2:
+        block = bytes(cramjam.snappy.compress_raw(data))
+        return XERIAL_MAGIC + struct.pack(">iii", 1, 1, len(block)) + block
+    module = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}[codec]
+    return bytes(module.compress(data))
 
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"

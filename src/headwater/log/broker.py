@@ -15,6 +15,7 @@ from headwater.log.disk import Disk, RealDisk
 from headwater.log.group import Group
 from headwater.log.offsets import OFFSETS_TOPIC, Offsets
 from headwater.log.partition import Partition
+from headwater.log.retention import Retention
 from headwater.log.topic import Catalog, Topic
 
 __all__ = ["Broker"]
@@ -65,6 +66,7 @@ class Broker:
             committed=self.committed,
             new_producer_id=self.new_producer_id,
         )
+        self.retention = Retention(self.catalog, self.clock)
 
     @property
     def cluster_id(self) -> str:
@@ -117,6 +119,7 @@ class Broker:
         """Writes what makes the next start quick, and gives the folder back."""
         for timer in self._timers.values():
             timer.cancel()
+        await self.retention.close()
         await self.transactions.close()
         await self._committer.close()
         self.catalog.close()

@@ -53,6 +53,11 @@ class Disk(Protocol):
         """Makes the names in a folder durable."""
         ...
 
+    def exists(self, path: Path) -> bool: ...
+    def rename(self, old: Path, new: Path) -> None:
+        """Moves a file over another one, or none; durable with the next ``sync_folder``."""
+        ...
+
     def remove(self, path: Path) -> None: ...
     def remove_folder(self, folder: Path) -> None:
         """Removes a folder with the files in it."""
@@ -130,6 +135,12 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.replace(new)
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)

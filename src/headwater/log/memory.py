@@ -111,6 +111,12 @@ class MemoryDisk:
             del self._durable_names[path]
         self._durable_names |= {path: inode for path, inode in self._names.items() if path.parent == folder}
 
+    def exists(self, path: Path) -> bool:
+        return path in self._names
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._names[new] = self._names.pop(old)
+
     def remove(self, path: Path) -> None:
         self._names.pop(path, None)
 

@@ -8,6 +8,7 @@ returned; with ``flush = "os"`` at once. A failed sync takes the partition offli
 again: what the disk holds behind the last sync is then unknown, and is read back by recovery.
 
 Files beside the segments:  start      the log start offset, once it lies inside a segment (DeleteRecords)
+                            swap       an exchange of segments under way (``swap.py``)
                             manifest   a clean stop's list of segments; gone with the first write after the next start
 """
 
@@ -23,6 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from headwater.errors import ErrorCode, ProtocolError, Refused
+from headwater.log import swap
 from headwater.log.config import TopicConfig
 from headwater.log.disk import Disk
 from headwater.log.producer import Aborted, Marker, Producers
@@ -72,6 +74,8 @@ class Partition:
         self.config = config
         self.high_watermark = 0
         self.log_start_offset = 0
+        self.cleaned_to = 0
+        """Up to which offset the log has been compacted, since the broker started."""
         self.offline = False
         self.on_dirty: Callable[[Partition], None] = lambda _: None
         self.producers = Producers()
@@ -236,19 +240,19 @@ class Partition:
     def roll(self) -> None:
         """Begins a new segment, so that the records so far come under retention and compaction."""
         if self.segments[-1].size_bytes and not self.offline:
-            self._touch()
+            self.touch()
             self._begin_segment()
             self.on_dirty(self)
 
-    def swap(self, old: list[Segment], new: Segment) -> None:
-        """Puts a compacted segment, synced and indexed, in the place of those that it was made from."""
+    def swap(self, old: list[Segment], new: Segment, cleaned_to: int) -> None:
+        """Puts a compacted segment, whose files are in place, where those were that it was made from."""
         first = self.segments.index(old[0])
-        self._touch()
         self.segments[first : first + len(old)] = [new]
         self._bases = [segment.base_offset for segment in self.segments]
         for segment in old:
             self._warm.pop(segment.base_offset, None)
             segment.release()
+        self.cleaned_to = max(self.cleaned_to, cleaned_to)
 
     # ---- life ------------------------------------------------------------------------------------------
 
@@ -274,6 +278,7 @@ class Partition:
 
     def _open(self) -> None:
         self.disk.make_folder(self.folder)
+        swap.finish(self.disk, self.folder)
         manifest = self.disk.read(self.folder / "manifest")
         if manifest is None or not self._open_clean(msgspec.msgpack.decode(manifest, type=list[Summary])):
             self._open_unclean()
@@ -356,7 +361,7 @@ class Partition:
     def _write(self, data: memoryview, header: BatchHeader) -> int:
         """Gives a batch its offset and writes it. A full disk refuses it and harms nothing; any other failure ends the partition."""
         try:
-            self._touch()
+            self.touch()
             active = self.segments[-1]
             if active.size_bytes and active.size_bytes + len(data) > self.config.segment_bytes:
                 active = self._begin_segment()
@@ -376,7 +381,7 @@ class Partition:
         if self._sync_on_commit or self._rolled:
             self.on_dirty(self)
 
-    def _touch(self) -> None:
+    def touch(self) -> None:
         """Withdraws the proofs of a clean end before the first change behind it."""
         if self._clean:
             self.disk.remove(self.folder / "manifest")
@@ -418,7 +423,7 @@ class Partition:
             doomed.append(self.segments.pop(0))
         if not doomed:
             return
-        self._touch()
+        self.touch()
         self._bases = [segment.base_offset for segment in self.segments]
         self.producers.forget_before(self.log_start_offset)
         for segment in doomed:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from headwater.errors import ProtocolError
 from headwater.log.disk import Disk, File
 from headwater.log.index import INTERVAL_BYTES, VERSION, Index, IndexFile
+from headwater.log.producer import Producers
 from headwater.record import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, Record, batches, open_batch
 
 __all__ = ["Segment", "Summary", "segment_bases"]
@@ -44,10 +45,10 @@ class Segment:
     written holds neither file nor index between ``release`` and its next use.
     """
 
-    def __init__(self, disk: Disk, folder: Path, base_offset: int) -> None:
+    def __init__(self, disk: Disk, folder: Path, base_offset: int, suffix: str = "") -> None:
         self.disk = disk
-        self.path = folder / f"{base_offset:020}.log"
-        self.index_path = folder / f"{base_offset:020}.index"
+        self.path = folder / f"{base_offset:020}.log{suffix}"
+        self.index_path = folder / f"{base_offset:020}.index{suffix}"
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.size_bytes = 0
@@ -167,6 +168,17 @@ class Segment:
         entries = (self.index.offsets.tobytes(), self.index.positions.tobytes(), self.index.times.tobytes())
         file = IndexFile(VERSION, self.size_bytes, self.end_offset, self.max_timestamp, *entries, producers)
         self.disk.replace(self.index_path, file.encode())
+
+    def saved_producers(self) -> bytes:
+        """What was known of producers at the segment's end, from its index file."""
+        found = IndexFile.decode(self.disk.read(self.index_path))
+        return found.producers if found else Producers().snapshot()
+
+    def renamed(self, suffix: str) -> None:
+        """Its files have lost the suffix of their names."""
+        self.release()
+        self.path = self.path.with_name(self.path.name.removesuffix(suffix))
+        self.index_path = self.index_path.with_name(self.index_path.name.removesuffix(suffix))
 
     def release(self) -> None:
         """Gives back file and index until they are needed again."""

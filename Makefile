@@ -1,0 +1,38 @@
+# Everything a clone needs. `make` alone lists the targets.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench-log clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+setup: $(VENV)/.setup  ## virtual environment, dependencies, Java and connector jars; skips what is done
+
+demo: $(VENV)/.setup  ## the web shop with live pages; SECONDS=60 ends by itself and checks every number
+	@$(BIN)/headwater demo $(if $(SECONDS),--seconds $(SECONDS)) $(if $(PORT),--port $(PORT)) $(ARGS)
+
+test: $(VENV)/.setup $(VENV)/.setup-test lint  ## linters, types and all tests; ARGS="-k name" selects
+	@$(BIN)/pytest $(ARGS)
+
+lint: $(VENV)/.setup  ## ruff and mypy
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+bench-log: $(VENV)/.setup  ## the embedded log against Apache Kafka; writes bench/results/log.json
+	@$(BIN)/python bench/log.py $(ARGS)
+
+clean:  ## remove the virtual environment and everything that was built or measured locally
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+
+$(VENV)/.setup: pyproject.toml scripts/setup src/headwater/pipeline/jars.py
+	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/setup
+	@touch $@
+
+$(VENV)/.setup-test: scripts/setup-test | $(VENV)/.setup
+	@scripts/setup-test
+	@touch $@

@@ -1,0 +1,143 @@
+"""App: the streams and views of one application, declared in its file.
+
+Declarations are only noted here; ``graph()`` checks them all together before anything starts.
+"""
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from headwater.errors import HeadwaterError, UsageError
+from headwater.graph import Graph, Stream, View
+from headwater.schema import Event
+from headwater.sql import tables
+
+__all__ = ["App"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Key = str | Sequence[str]
+
+
+class App:
+    """An application: a name, its streams and its views. Declaring starts nothing and opens nothing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.folder: Path | None = None
+        self._streams: list[Stream] = []
+        self._views: list[View] = []
+
+    def stream(
+        self,
+        name: str,
+        type: type[Event],  # noqa: A002 (the word users expect)
+        *,
+        key: Key,
+        time: str,
+        delay: str = "10 minutes",
+        topic: str | None = None,
+        pattern: str | None = None,
+    ) -> Stream:
+        """Declares a stream of events: one topic (its name, or ``topic``), or all topics that match ``pattern``.
+
+        ``time`` names the event time; records that come more than ``delay`` after newer ones may be left out of windows.
+        """
+        spec = Stream(name, type, _names(key), time, delay, topic, pattern)
+        self._streams.append(spec)
+        return spec
+
+    def view(
+        self,
+        key: Key = (),
+        *,
+        name: str | None = None,
+        inputs: Mapping[str, str] | None = None,
+        latency: Literal["batch", "realtime"] = "batch",
+    ) -> Callable[[Function], Function]:
+        """Declares the decorated function as a view: DataFrames in, DataFrame out, one row for each key.
+
+        Inputs are the parameter names, or ``inputs={"parameter": "stream"}``. The function stays callable in tests.
+        """
+        if callable(key):
+            raise UsageError(f"view {key.__name__!r} has no key", hint="write @app.view(key=[...])")
+
+        def declare(function: Function) -> Function:
+            given = name or function.__name__
+            code = function.__code__
+            parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            mapped = (
+                dict(inputs) if inputs is not None else {parameter: parameter for parameter in parameters}
+            )
+            if set(mapped) != set(parameters):
+                wanted = ", ".join(parameters) or "none"
+                raise UsageError(
+                    f"view {given!r}: inputs are not its parameters", got=", ".join(mapped), expected=wanted
+                )
+            self._views.append(View(given, _names(key), mapped, latency, function=function))
+            return function
+
+        return declare
+
+    def sql(
+        self,
+        name: str,
+        query: str,
+        *,
+        key: Key = (),
+        inputs: Mapping[str, str] | None = None,
+        latency: Literal["batch", "realtime"] = "batch",
+    ) -> None:
+        """Declares a view by a SQL query over streams; ``inputs={"alias": "stream"}`` names streams that are no SQL names."""
+        mapped = dict(inputs) if inputs is not None else {table: table for table in tables(query)}
+        self._views.append(View(name, _names(key), mapped, latency, query=query))
+
+    def graph(self) -> Graph:
+        """All declarations, checked. UsageError says what is wrong with the first bad one."""
+        return Graph(self.name, self._streams, self._views)
+
+    @staticmethod
+    def load(path: str) -> "App":
+        """Imports an application file and gives back its one App."""
+        file = Path(path)
+        if not file.is_file():
+            raise UsageError(f"application file {path} does not exist")
+        module = _import(file)
+        apps = {id(value): value for value in vars(module).values() if isinstance(value, App)}
+        if len(apps) != 1:
+            raise UsageError(
+                f"application file {path} defines {len(apps)} apps", expected='one: app = hw.App("name")'
+            )
+        (app,) = apps.values()
+        app.folder = file.resolve().parent
+        return app
+
+
+def _names(key: Key) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
+def _import(file: Path) -> Any:
+    """Runs the file as a module, with its folder importable, as Python does with a script."""
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(f"headwater_app_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"application file {file} is no Python file", expected="a name that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except HeadwaterError:
+        raise
+    except Exception as error:
+        where = [
+            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)
+        ]
+        line = where[-1] if where else getattr(error, "lineno", None)
+        at = f"{file}, line {line}" if line else str(file)
+        raise UsageError(f"application file {at}: {type(error).__name__}: {error}") from error
+    return module

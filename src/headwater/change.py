@@ -1,0 +1,19 @@
+"""Change: one record of a table topic, as its readers pass it on."""
+
+import msgspec
+
+__all__ = ["Change"]
+
+
+class Change(msgspec.Struct, frozen=True):
+    """The new value of one key, or its deletion, and where in the log it stands."""
+
+    key: str
+    """The key as it is on the wire: the text of one column, or a JSON array of several."""
+    value: str | None
+    """A JSON object of all columns; None deletes the key."""
+    partition: int
+    offset: int
+    timestamp_ms: int
+    version: int | None = None
+    """``_version`` of the value, where the view carries one: greater is newer, whatever the offset."""

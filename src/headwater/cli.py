@@ -1,0 +1,351 @@
+"""The command line: demo, up, run, broker, view, graph, doctor.
+
+Commands import what they need when they run, so that ``--help`` is quick. An error of ours becomes one
+line on standard error and the exit code of its kind; a traceback is a bug.
+"""
+
+import difflib
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Any, Never
+
+import typer
+
+from headwater.config import Settings, load
+from headwater.errors import HeadwaterError, UsageError
+
+__all__ = ["cli", "main"]
+
+
+def main() -> Never:
+    """Runs the command line and leaves with its exit code."""
+    try:
+        cli(prog_name="headwater")
+    except HeadwaterError as error:
+        sys.exit(_complain(error))
+    sys.exit(0)
+
+
+def _complain(error: HeadwaterError) -> int:
+    sys.stderr.write(f"headwater: {' '.join(str(error).split())}\n")
+    return error.exit_code
+
+
+def _examples(*lines: str) -> str:
+    return "Examples:\n\n" + "\n\n".join(f"  [cyan]{line}[/cyan]" for line in lines)
+
+
+cli = typer.Typer(
+    name="headwater",
+    help="Streams, tables and live views on durable logs.",
+    epilog=_examples("headwater demo", "headwater up app.py", "headwater view rows revenue --json"),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+view = typer.Typer(
+    help="The rows of views, from the tables that the console keeps.",
+    epilog=_examples("headwater view list", "headwater view rows revenue --where country=DE --limit 5"),
+    no_args_is_help=True,
+)
+cli.add_typer(view, name="view")
+
+AppFile = Annotated[Path, typer.Argument(metavar="APP.PY", help="The application file.", show_default=False)]
+Supervised = Annotated[bool, typer.Option("--supervised", hidden=True)]
+
+
+@cli.command(
+    epilog=_examples(
+        "headwater demo", "headwater demo --seconds 60", "headwater demo --data ./shop --port 9000"
+    )
+)
+def demo(
+    *,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=1, help="End after so many seconds and check every number; otherwise until Ctrl-C."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Two runs with the same seed send the same events.")] = 1,
+    rate: Annotated[float, typer.Option(min=1, max=20_000, help="Events a second, on average.")] = 400,
+    speed: Annotated[
+        float, typer.Option(min=1, max=600, help="How much faster than the wall clock the shop's time runs.")
+    ] = 60,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of the console; 0 takes a free one.  [default: 8080 if free]", show_default=False
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep everything in this folder; otherwise it is removed at the end.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """The web shop: embedded log, Spark, live pages and traffic, in one command."""
+    from headwater.demo.run import Demo, Plan
+
+    plan = Plan(seconds=seconds, seed=seed, rate=rate, speed=speed, port=port, data=data)
+    raise typer.Exit(Demo(load(), plan, _stop_on_signals()).run())
+
+
+@cli.command(epilog=_examples("headwater up app.py", "HEADWATER_LOG=kafka://kafka:9092 headwater up app.py"))
+def up(app: AppFile) -> None:
+    """Broker, Spark and console for an application, in one supervised group of processes."""
+    from headwater import java
+    from headwater.app import App
+    from headwater.node import Node
+
+    settings = load()
+    graph = App.load(str(app)).graph()
+    java.require()
+    stop = _stop_on_signals()
+    with Node(settings, app, graph) as node:
+        node.start_log()
+        typer.echo(f"log      {node.settings.bootstrap}")
+        node.start_views()
+        typer.echo(f"console  {node.url}")
+        typer.echo(f"logs     {node.folder / 'logs'}")
+        while not stop.wait(0.2):
+            node.supervisor.check()
+
+
+@cli.command(epilog=_examples("headwater run app.py", "headwater run app.py --once"))
+def run(
+    app: AppFile,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Take what is in the log, then end.")] = False,
+    ready: Annotated[
+        Path | None, typer.Option(hidden=True, help="A file to create when every view runs.")
+    ] = None,
+    supervised: Supervised = False,
+) -> None:
+    """The views of an application on Spark, against the log of the settings."""
+    from headwater import java
+    from headwater.app import App
+    from headwater.pipeline.runner import Runner
+
+    settings = _begin(supervised=supervised)
+    declared = App.load(str(app))
+    declared.graph()
+    java.require()
+    runner = Runner(declared, settings)
+    if once:
+        runner.once()
+        return
+    stop = _stop_on_signals()
+    try:
+        runner.start()
+        if ready is not None:
+            ready.touch()
+        while not stop.is_set() and not runner.wait(0.5):
+            pass
+    finally:
+        runner.stop()
+
+
+@cli.command(epilog=_examples("headwater broker --data ./data --port 9092", "kcat -b 127.0.0.1:9092 -L"))
+def broker(
+    *,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the log.  [default: that of the settings]", show_default=False),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port to listen on.  [default: that of the settings]", show_default=False
+        ),
+    ] = None,
+    flush: Annotated[
+        str | None,
+        typer.Option(
+            help="When a write counts as done: commit (synced) or os.  [default: that of the settings]",
+            show_default=False,
+        ),
+    ] = None,
+    supervised: Supervised = False,
+) -> None:
+    """The embedded log alone, for any Kafka client."""
+    from headwater.kafka.server import serve
+
+    settings = _begin(
+        supervised=supervised, log=f"embedded:{data}" if data else None, broker_port=port, flush=flush
+    )
+    if settings.embedded is None:
+        raise UsageError(
+            "the settings name an Apache Kafka, so there is no broker to start",
+            got=settings.log,
+            hint="give --data",
+        )
+    serve(settings)
+
+
+@cli.command(epilog=_examples("headwater graph app.py"))
+def graph(app: AppFile) -> None:
+    """Streams, views and what feeds what, checked and drawn; nothing is started."""
+    from headwater.app import App
+
+    typer.echo(App.load(str(app)).graph().text())
+
+
+@cli.command(epilog=_examples("headwater doctor", "HEADWATER_CONSOLE_PORT=9000 headwater doctor"))
+def doctor() -> None:
+    """Whether this machine has what Headwater needs, and what to do about what it lacks."""
+    from headwater.operate.doctor import report
+
+    raise typer.Exit(report())
+
+
+@view.command("list", epilog=_examples("headwater view list"))
+def view_list() -> None:
+    """The views that have a table, with the number of their rows and the time of their last change."""
+    from datetime import UTC, datetime
+
+    from headwater.view.table import ViewTable
+
+    settings = load()
+    for path in sorted(settings.views.glob("*.db")):
+        extent = ViewTable(path).extent()
+        changed = datetime.fromtimestamp((extent.changed_at_ms or 0) / 1000, UTC).isoformat(" ", "seconds")
+        typer.echo(f"{path.stem:<40} {extent.rows:>10,} rows   {changed if extent.rows else '-'}")
+
+
+@view.command(
+    "rows",
+    epilog=_examples(
+        "headwater view rows revenue --json",
+        "headwater view rows revenue --where country=DE --order -revenue --limit 10",
+    ),
+)
+def view_rows(
+    name: Annotated[str, typer.Argument(help="The view.", show_default=False)],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=VALUE",
+            help="Only such rows; may be repeated. COLUMN.lt, .gte and so on compare.",
+            show_default=False,
+        ),
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Sort by a column; -COLUMN puts the greatest first.", show_default=False
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most so many rows.", show_default=False)
+    ] = None,
+) -> None:
+    """The rows of one view."""
+    import msgspec
+
+    from headwater.view.query import parse
+    from headwater.view.table import ViewTable
+
+    path = _table(load(), name)
+    query = parse([*map(_condition, where or ()), *([("order", order)] if order else ())])
+    rows = [row.columns() for row in ViewTable(path).rows(msgspec.structs.replace(query, limit=limit)).rows]
+    if as_json:
+        for row in rows:
+            typer.echo(msgspec.json.encode(row))
+    else:
+        _print_table(rows)
+
+
+def _table(settings: Settings, name: str) -> Path:
+    known = sorted(path.stem for path in settings.views.glob("*.db"))
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"views are: {', '.join(known) or 'none yet'}"
+        raise UsageError(f"there is no view {name!r} in {settings.views}", hint=hint)
+    return settings.views / f"{name}.db"
+
+
+def _condition(text: str) -> tuple[str, str]:
+    column, sign, value = text.partition("=")
+    if not sign or not column:
+        raise UsageError("--where is wrong", got=repr(text), expected="COLUMN=VALUE")
+    return column, value
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for column in rows[0] if rows else ():
+        table.add_column(column)
+    for row in rows:
+        table.add_row(
+            *(str(value["start"] if column == "window" else value) for column, value in row.items())
+        )
+    Console().print(table)
+
+
+@cli.command(hidden=True)
+def console(info: str, *, supervised: Supervised = False) -> None:
+    """View tables, HTTP and live pages; INFO is a JSON object that names the application and its views."""
+    import msgspec
+
+    from headwater.node import serve_console
+    from headwater.view import Info
+
+    serve_console(_begin(supervised=supervised), msgspec.json.decode(info, type=Info))
+
+
+@cli.command(hidden=True)
+def traffic(
+    tally: Path,
+    *,
+    seconds: float | None = None,
+    seed: int = 1,
+    rate: float = 400,
+    speed: float = 60,
+    supervised: Supervised = False,
+) -> None:
+    """The shop's traffic, sent to the log of the settings."""
+    from headwater.demo.feed import feed
+    from headwater.demo.traffic import Traffic
+
+    settings = _begin(supervised=supervised)
+    shop = Traffic(seed=seed, seconds=seconds, rate=rate, speed=speed)
+    feed(shop, settings.bootstrap, partitions=settings.partitions, tally=tally, stop=_stop_on_signals())
+
+
+@cli.command(hidden=True)
+def batch(app: AppFile, out: Path, *, supervised: Supervised = False) -> None:
+    """The rows of all views as a batch over the whole log gives them, as JSON."""
+    import msgspec
+
+    from headwater.app import App
+    from headwater.pipeline.runner import rows
+
+    settings = _begin(supervised=supervised)
+    out.write_bytes(msgspec.json.encode(rows(App.load(str(app)), settings)))
+
+
+def _begin(*, supervised: bool, **overrides: Any) -> Settings:
+    """What every long-running command does first."""
+    if supervised:
+        from headwater.supervisor import end_with_supervisor
+
+        end_with_supervisor()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    return load(**overrides)
+
+
+def _stop_on_signals() -> threading.Event:
+    """An event that Ctrl-C and SIGTERM set, instead of ending the process in the middle of something."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

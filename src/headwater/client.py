@@ -1,0 +1,178 @@
+"""Producers, consumers and admin calls for any Kafka address: the embedded log or Apache Kafka.
+
+Every caller outside Spark gets its client here, so that the settings that decide about correctness
+stand in one place: idempotent producers, and the partitioner that Java clients use.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from headwater.errors import MachineError
+
+__all__ = ["Client", "producer"]
+
+TIMEOUT_S = 10.0
+DELIVERY_TIMEOUT_MS = 300_000
+"""How long a record waits for a broker that is away before it counts as lost."""
+READ_TIMEOUT_S = 30.0
+BATCH_RECORDS = 10_000
+
+logger = logging.getLogger("headwater.librdkafka")
+logger.addHandler(logging.NullHandler())
+logger.propagate = False
+
+
+def producer(bootstrap: str, **settings: Any) -> Producer:
+    """A producer that neither doubles nor reorders, and spreads keys as Java clients do."""
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+            "reconnect.backoff.max.ms": 1_000,
+        }
+        | settings,
+        logger=logger,
+    )
+
+
+class Client:
+    """Questions to a log, answered within ``TIMEOUT_S`` or with a MachineError. For one thread."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._admin = AdminClient(
+            {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 500}, logger=logger
+        )
+
+    def is_reachable(self, timeout_s: float = 1.0) -> bool:
+        """Whether a broker answers at the address."""
+        try:
+            self._admin.list_topics(timeout=timeout_s)
+        except KafkaException:
+            return False
+        return True
+
+    def partitions(self) -> dict[str, int]:
+        """All topics with their number of partitions."""
+        try:
+            topics = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        except (KafkaException, TimeoutError) as error:
+            raise self._unreachable(error) from error
+        return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def ensure_topics(self, names: Iterable[str], partitions: int) -> None:
+        """Creates the topics that do not exist yet; an existing one is left as it is."""
+        wanted = [NewTopic(name, num_partitions=partitions, replication_factor=-1) for name in names]
+        for name, answer in self._admin.create_topics(wanted, request_timeout=TIMEOUT_S).items():
+            try:
+                answer.result(TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise MachineError(
+                        f"topic {name!r} cannot be created", got=error.args[0].str()
+                    ) from error
+            except TimeoutError as error:
+                raise self._unreachable(error) from error
+
+    def end_offsets(self, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+        """The offset behind the last record of every partition; a topic that does not exist has none."""
+        known = self.partitions()
+        asked = {
+            TopicPartition(topic, partition): OffsetSpec.latest()
+            for topic in topics
+            for partition in range(known.get(topic, 0))
+        }
+        if not asked:
+            return {}
+        try:
+            answers = self._admin.list_offsets(asked, request_timeout=TIMEOUT_S)
+            return {
+                (place.topic, place.partition): answer.result(TIMEOUT_S).offset
+                for place, answer in answers.items()
+            }
+        except (KafkaException, TimeoutError) as error:
+            raise self._unreachable(error) from error
+
+    def committed(self, group: str, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """The offsets that a group has committed; a partition without one is left out."""
+        asked = [TopicPartition(topic, partition) for topic, partition in partitions]
+        if not asked:
+            return {}
+        request = ConsumerGroupTopicPartitions(group, asked)
+        try:
+            answer = self._admin.list_consumer_group_offsets([request], request_timeout=TIMEOUT_S)[
+                group
+            ].result(TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            raise self._unreachable(error) from error
+        return {
+            (entry.topic, entry.partition): entry.offset
+            for entry in answer.topic_partitions
+            if entry.offset >= 0
+        }
+
+    def read(self, topics: Iterable[str]) -> Iterator[Message]:
+        """Every record of the topics that is there at the time of the call, partition by partition."""
+        ends = {place: end for place, end in self.end_offsets(topics).items() if end > 0}
+        consumer = self._consumer()
+        try:
+            consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in ends])
+            while ends:
+                first = consumer.poll(READ_TIMEOUT_S)
+                if first is None:
+                    raise MachineError(f"log {self.bootstrap} sent nothing for {READ_TIMEOUT_S:.0f} s")
+                # consume alone would wait for a full batch; with no time to wait it takes what is there.
+                messages = [first, *consumer.consume(BATCH_RECORDS, 0)]
+                for message in messages:
+                    yield from _sound(message, ends)
+        finally:
+            consumer.close()
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "headwater.reader",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            },
+            logger=logger,
+        )
+
+    def _unreachable(self, error: Exception) -> MachineError:
+        known = bool(error.args) and isinstance(error.args[0], KafkaError)
+        reason = error.args[0].str() if known else f"no answer within {TIMEOUT_S:.0f} s"
+        return MachineError(
+            f"log {self.bootstrap} does not answer", got=reason, hint="is the broker running?"
+        )
+
+
+def _sound(message: Message, ends: dict[tuple[str, int], int]) -> Iterator[Message]:
+    """Passes a record on, and takes its partition out of ``ends`` when that was the last one."""
+    place = (message.topic(), message.partition())
+    error = message.error()
+    if error is None:
+        if message.offset() + 1 >= ends.get(place, 0):
+            ends.pop(place, None)
+        yield message
+    elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  the client's public name for it
+        ends.pop(place, None)
+    else:
+        raise MachineError(f"log cannot be read: {error.str()}")

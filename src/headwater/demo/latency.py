@@ -1,0 +1,90 @@
+"""How long an event takes from the log to the page, worked out from the log's own timestamps.
+
+The last event that counts in a window must be followed by a change of that window on the page: the time
+between the two is the latency. Pure functions over records that others have read.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from headwater.demo.event import TOPICS, Click, Event, Order, PageView, Request, Search
+
+__all__ = ["WINDOWS", "delays", "percentile"]
+
+WINDOWS = {
+    "click_through": timedelta(minutes=5),
+    "revenue": timedelta(minutes=5),
+    "page_views_per_minute": timedelta(minutes=1),
+    "requests_per_second": timedelta(seconds=1),
+}
+TYPES = {topic: kind for kind, topic in TOPICS.items()}
+
+Seen = Mapping[str, Mapping[datetime, int]]
+"""View, start of window → when the page last changed it, in milliseconds of wall time."""
+
+
+def delays(records: Iterable[Any], seen: Seen) -> dict[str, list[int]]:
+    """For each view, the sorted milliseconds from the last event of every window to its last change on the page."""
+    counted = _Counted()
+    for record in records:
+        try:
+            event = msgspec.json.decode(record.value(), type=TYPES[record.topic()])
+        except msgspec.MsgspecError:
+            continue
+        counted.add(event, record.timestamp()[1])
+    return {
+        view: sorted(
+            seen[view][window] - sent
+            for window, sent in windows.items()
+            if seen.get(view, {}).get(window, 0) >= sent
+        )
+        for view, windows in counted.windows().items()
+    }
+
+
+class _Counted:
+    """When the last event that counts in each window of each view came into the log."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, dict[datetime, int]] = {view: {} for view in WINDOWS}
+        self._searches: dict[int, tuple[datetime, int]] = {}
+        self._clicks: dict[int, tuple[Click, int]] = {}
+        self._orders: set[int] = set()
+
+    def add(self, event: Event, sent: int) -> None:
+        match event:
+            case Search():
+                self._note("click_through", event.at, sent)
+                self._searches[event.search_id] = (event.at, sent)
+            case Click():
+                self._clicks.setdefault(event.click_id, (event, sent))
+            case Order():
+                if event.order_id not in self._orders:
+                    self._orders.add(event.order_id)
+                    self._note("revenue", event.at, sent)
+            case PageView():
+                self._note("page_views_per_minute", event.at, sent)
+            case Request():
+                self._note("requests_per_second", event.at, sent)
+
+    def windows(self) -> dict[str, dict[datetime, int]]:
+        """A click counts in the window of its search, once both are there."""
+        for click, sent in self._clicks.values():
+            at, searched = self._searches.get(click.search_id, (None, 0))
+            if at is not None and at <= click.at <= at + timedelta(hours=1):
+                self._note("click_through", at, max(sent, searched))
+        return self._last
+
+    def _note(self, view: str, at: datetime, sent: int) -> None:
+        length = WINDOWS[view]
+        window = at - (at - datetime.fromtimestamp(0, at.tzinfo)) % length
+        last = self._last[view]
+        last[window] = max(sent, last.get(window, sent))
+
+
+def percentile(values: list[int], share: float) -> int | None:
+    """The value below which a share of the sorted values lies."""
+    return values[min(len(values) - 1, int(share * len(values)))] if values else None

@@ -1,0 +1,143 @@
+"""The demo's own look at the console: it reads rows and follows live changes as a browser does, over HTTP."""
+
+import http.client
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from headwater.clock import Clock
+from headwater.errors import MachineError
+from headwater.position import Position
+
+__all__ = ["Page"]
+
+TIMEOUT_S = 30.0
+"""Longer than the console's heartbeat: a connection that is silent for so long is dead."""
+RECONNECT_S = 0.5
+ROWS_MAX = 100_000
+WINDOWS_MAX = 100_000
+"""Windows whose last change is remembered for each view; the oldest are forgotten."""
+
+Row = dict[str, Any]
+
+
+class _Answer(msgspec.Struct):
+    position: str
+    rows: list[Row]
+    more: bool
+
+
+class _Changed(msgspec.Struct):
+    key: str
+    row: Row | None
+
+
+class _Event(msgspec.Struct):
+    rows: list[_Changed] = []
+    changes: list[_Changed] = []
+
+
+class Page:
+    """Readers of one console, a thread for each view once ``follow`` was called. A context manager."""
+
+    def __init__(self, url: str, views: Sequence[str]) -> None:
+        parts = urlsplit(url)
+        self._address = (parts.hostname or "", parts.port or 80)
+        self._stop = threading.Event()
+        self._keys: dict[str, set[str]] = {view: set() for view in views}
+        self._seen: dict[str, dict[datetime, int]] = {view: {} for view in views}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+
+    def rows(self, view: str) -> list[Row]:
+        """All rows that the console gives for a view, window by window."""
+        found: dict[bytes, Row] = {}
+        since: dict[str, str] = {}
+        while True:
+            answer = self._get(view, {"order": "window.start", "limit": str(ROWS_MAX), **since})
+            found |= {msgspec.json.encode(row): row for row in answer.rows}
+            if not answer.more:
+                return list(found.values())
+            since = {"window.start.gte": answer.rows[-1]["window"]["start"]}
+
+    def position(self, view: str) -> Position:
+        """Up to where the view's table has followed its topic."""
+        return Position.parse(self._get(view, {"limit": "1"}).position)
+
+    def follow(self, clock: Clock) -> None:
+        """Starts to follow the live changes of all views."""
+        for view in self._seen:
+            threading.Thread(
+                target=self._follow, args=(view, clock), name=f"page {view}", daemon=True
+            ).start()
+
+    def rows_seen(self) -> dict[str, int]:
+        """How many rows of each view have come over the live connection; empty before the first."""
+        counts = {view: len(keys) for view, keys in self._keys.items()}
+        return counts if any(counts.values()) else {}
+
+    def seen(self) -> Mapping[str, Mapping[datetime, int]]:
+        """When each window of each view last changed on the page, in milliseconds of wall time."""
+        return {view: dict(windows) for view, windows in self._seen.items()}
+
+    def _get(self, view: str, parameters: Mapping[str, str]) -> _Answer:
+        connection = http.client.HTTPConnection(*self._address, timeout=TIMEOUT_S)
+        try:
+            connection.request("GET", f"/views/{quote(view)}?{urlencode(parameters)}")
+            answer = connection.getresponse()
+            body = answer.read()
+        except OSError as error:
+            raise MachineError("the console does not answer", got=str(error)) from error
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise MachineError(
+                f"the console refused to show {view!r}", got=body.decode(errors="replace")[:200]
+            )
+        return msgspec.json.decode(body, type=_Answer)
+
+    def _follow(self, view: str, clock: Clock) -> None:
+        last = ""
+        while not self._stop.is_set():
+            try:
+                for position, event in self._events(view, last):
+                    last = position or last
+                    self._note(view, [*event.rows, *event.changes], clock.now_ms())
+            except (OSError, http.client.HTTPException):
+                self._stop.wait(RECONNECT_S)
+
+    def _events(self, view: str, since: str) -> Iterator[tuple[str, _Event]]:
+        """Server-sent events until the connection ends; a browser does no more than this."""
+        connection = http.client.HTTPConnection(*self._address, timeout=TIMEOUT_S)
+        try:
+            connection.request(
+                "GET", f"/views/{quote(view)}/changes", headers={"Last-Event-ID": since} if since else {}
+            )
+            position = ""
+            for line in connection.getresponse():
+                field, _, value = line.rstrip(b"\n").partition(b": ")
+                if field == b"id":
+                    position = value.decode()
+                elif field == b"data":
+                    yield position, msgspec.json.decode(value, type=_Event)
+                if self._stop.is_set():
+                    return
+        finally:
+            connection.close()
+
+    def _note(self, view: str, changes: Sequence[_Changed], now: int) -> None:
+        windows = self._seen[view]
+        for change in changes:
+            self._keys[view].add(change.key)
+            if change.row is not None:
+                windows[datetime.fromisoformat(change.row["window"]["start"])] = now
+        while len(windows) > WINDOWS_MAX:
+            windows.pop(next(iter(windows)))

@@ -1,0 +1,245 @@
+"""`headwater demo`: the whole system on one machine, with traffic, and a check of every number at the end."""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from headwater import java
+from headwater.app import App
+from headwater.client import Client
+from headwater.clock import Clock, SystemClock
+from headwater.config import Settings
+from headwater.demo import check, latency
+from headwater.demo.event import TOPICS
+from headwater.demo.page import Page
+from headwater.demo.report import Report, ViewReport
+from headwater.demo.tally import Figures
+from headwater.errors import HeadwaterError, MachineError, UsageError
+from headwater.node import Node, ensure_free
+from headwater.supervisor import Part
+
+__all__ = ["SHOP", "Demo", "Plan"]
+
+SHOP = Path(__file__).with_name("shop.py")
+CAUGHT_UP_S = 120.0
+BATCH_S = 300.0
+TRAFFIC_LATE_S = 180.0
+"""How much longer than planned the traffic may take when the log was away for a while."""
+PROGRESS_S = 5.0
+LOOK_S = 0.2
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What was asked for on the command line."""
+
+    seconds: float | None = None
+    seed: int = 1
+    rate: float = 400
+    speed: float = 60
+    port: int | None = None
+    data: Path | None = None
+
+
+class Demo:
+    """One run of the demo. ``run`` returns the exit code: 0, or 1 when a number is wrong."""
+
+    def __init__(
+        self, settings: Settings, plan: Plan, stop: threading.Event, clock: Clock | None = None
+    ) -> None:
+        self._settings = settings
+        self._plan = plan
+        self._stop = stop
+        self._clock = clock or SystemClock()
+        self._report = Report()
+        self._graph = App.load(str(SHOP)).graph()
+
+    def run(self) -> int:
+        """Starts everything, lets the shop run, and checks it if it was to end by itself."""
+        java.require()
+        begun = self._clock.monotonic()
+        with _folder(self._plan.data) as folder, Node(self._place(folder), SHOP, self._graph) as node:
+            self._report.begin(self._plan.seed, self._plan.rate, self._plan.speed, folder)
+            with Page(node.url, list(self._graph.views)) as page:
+                self._start(node, page, begun)
+                self._watch_shop(node, page, begun)
+                if self._stop.is_set():
+                    self._report.say("stopping")
+                    return 0
+                self._await(
+                    node,
+                    f"the views to catch up with the log ({CAUGHT_UP_S:.0f} s)",
+                    CAUGHT_UP_S,
+                    lambda: self._lag(node, page),
+                )
+                return self._check(node, page)
+
+    def _place(self, folder: Path) -> Settings:
+        """The user's settings with everything of this run in one folder and on ports that are free."""
+        mine = {"store": f"sqlite:{folder / 'views'}"}
+        if self._settings.embedded is not None:
+            mine["log"] = f"embedded:{folder}"
+        console = (
+            _port_or_any(self._settings.host, self._settings.console_port)
+            if self._plan.port is None
+            else self._plan.port
+        )
+        broker = _port_or_any(self._settings.host, self._settings.broker_port)
+        return msgspec.structs.replace(self._settings, console_port=console, broker_port=broker, **mine)
+
+    def _start(self, node: Node, page: Page, begun: float) -> None:
+        """Log, then Spark and console, then traffic, with the seconds that each took."""
+        node.start_log()
+        _ensure_no_records(Client(node.settings.bootstrap), node.settings.log)
+        self._report.ready("log", node.settings.bootstrap, self._clock.monotonic() - begun)
+        self._report.say("starting Spark and the console …")
+        node.start_views()
+        self._report.ready("Spark", node.settings.spark, self._clock.monotonic() - begun)
+        page.follow(self._clock)
+        self._report.page(node.url)
+        node.supervisor.start(self._traffic(node))
+
+    def _traffic(self, node: Node) -> Part:
+        plan = self._plan
+        options = {"--seed": plan.seed, "--rate": plan.rate, "--speed": plan.speed, "--seconds": plan.seconds}
+        arguments = [
+            text for option, value in options.items() if value is not None for text in (option, str(value))
+        ]
+        return node.part("traffic", *arguments, str(_tally(node)))
+
+    def _watch_shop(self, node: Node, page: Page, begun: float) -> None:
+        """Until the traffic has ended by itself, or somebody wants the end."""
+        limit = (
+            None
+            if self._plan.seconds is None
+            else self._clock.monotonic() + self._plan.seconds + TRAFFIC_LATE_S
+        )
+        shown, first = self._clock.monotonic(), False
+        while node.supervisor.exit_code("traffic") is None and not self._stop.wait(LOOK_S):
+            node.supervisor.check()
+            now = self._clock.monotonic()
+            if not first and page.rows_seen():
+                first = True
+                self._report.ready("first row on the page", "", now - begun)
+            if now - shown >= PROGRESS_S:
+                shown = now
+                self._report.progress(now - begun, page.rows_seen(), node.supervisor.restarts())
+            if limit is not None and now > limit:
+                raise MachineError("the traffic did not end in time", hint=f"see {node.folder / 'logs'}")
+
+    def _await(self, node: Node, what: str, limit_s: float, missing: Callable[[], str]) -> None:
+        """Waits until nothing is missing, or says what is."""
+        self._report.say(f"waiting for {what}")
+        limit = self._clock.monotonic() + limit_s
+        while reason := missing():
+            node.supervisor.check()
+            if self._clock.monotonic() > limit:
+                raise MachineError(
+                    f"gave up waiting for {what}", got=reason, hint=f"see {node.folder / 'logs'}"
+                )
+            self._stop.wait(LOOK_S)
+
+    def _lag(self, node: Node, page: Page) -> str:
+        """The first view that has not yet read all of its inputs, or whose table has not all of its topic."""
+        client = Client(node.settings.bootstrap)
+        try:
+            for name, view in self._graph.views.items():
+                ends = client.end_offsets(stream.topic for stream in self._graph.inputs(view).values())
+                done = client.committed(f"headwater.{name}", ends)
+                behind = sum(max(0, end - done.get(place, 0)) for place, end in ends.items())
+                if behind:
+                    return f"{name} is {behind} records behind its inputs"
+            return _table_lag(client, page, list(self._graph.views))
+        except HeadwaterError as error:
+            return str(error)
+
+    def _check(self, node: Node, page: Page) -> int:
+        """Compares what the page shows with a batch run and with the generator, and prints the verdict."""
+        shown = {name: page.rows(name) for name in self._graph.views}
+        client = Client(node.settings.bootstrap)
+        figures = msgspec.json.decode(_tally(node).read_bytes(), type=Figures)
+        invalid = {
+            topic: len({record.key() for record in client.read([f"{topic}.invalid"])})
+            for topic in TOPICS.values()
+        }
+        delays = latency.delays(client.read(TOPICS.values()), page.seen())
+        node.supervisor.stop("pipeline")
+        batch = self._batch(node)
+        sums = check.sum_differences(shown, figures)
+        views = [
+            ViewReport(
+                name,
+                rows=len(shown[name]),
+                batch=check.differences(name, view.key, shown[name], list(batch[name].values())),
+                sums=sums[name],
+                delays=delays[name],
+            )
+            for name, view in self._graph.views.items()
+        ]
+        return self._report.verdict(
+            views, figures, check.invalid_differences(invalid, figures), node.supervisor.restarts()
+        )
+
+    def _batch(self, node: Node) -> Mapping[str, Mapping[str, check.Row]]:
+        """The same views computed by a batch run over the same log, in a process of its own."""
+        out = node.folder / "batch.json"
+        node.supervisor.start(node.part("batch", str(SHOP), str(out)))
+        self._await(
+            node,
+            "a batch run over the whole log",
+            BATCH_S,
+            lambda: "" if node.supervisor.exit_code("batch") == 0 else "it still runs",
+        )
+        return msgspec.json.decode(out.read_bytes(), type=dict[str, dict[str, check.Row]])
+
+
+def _tally(node: Node) -> Path:
+    return node.folder / "tally.json"
+
+
+def _table_lag(client: Client, page: Page, views: list[str]) -> str:
+    ends = client.end_offsets(views)
+    for name in views:
+        offsets = page.position(name).of(name)
+        behind = sum(
+            end - offsets.get(partition, 0) for (topic, partition), end in ends.items() if topic == name
+        )
+        if behind:
+            return f"the table of {name} is {behind} records behind its topic"
+    return ""
+
+
+def _ensure_no_records(client: Client, log: str) -> None:
+    """The check adds up whole topics, so that an earlier run's records would make every number wrong."""
+    if any(client.end_offsets(TOPICS.values()).values()):
+        raise UsageError(
+            f"the log {log} already holds records of a shop",
+            hint="give an empty log, or none with --data of a new folder",
+        )
+
+
+def _port_or_any(host: str, port: int) -> int:
+    try:
+        return ensure_free(host, port, "")
+    except MachineError:
+        return 0
+
+
+@contextmanager
+def _folder(wanted: Path | None) -> Iterator[Path]:
+    """The folder of the run: a given one stays; our own goes when all went well, else it stays to be looked at."""
+    if wanted is not None:
+        if wanted.exists() and any(wanted.iterdir()):
+            raise UsageError(
+                f"data folder {wanted} is not empty", hint="the demo starts from nothing: give a new folder"
+            )
+        wanted.mkdir(parents=True, exist_ok=True)
+        yield wanted.absolute()
+        return
+    folder = Path(tempfile.mkdtemp(prefix="headwater-demo-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

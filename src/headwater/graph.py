@@ -1,0 +1,246 @@
+"""Graph: what an application declares, checked as a whole and drawn.
+
+Every check is one sentence that says what is wrong and what to write instead; nothing has started by then.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CodeType
+from typing import Any, Literal
+
+import msgspec
+
+from headwater.errors import UsageError
+from headwater.schema import Event, columns
+
+__all__ = ["RESERVED", "Graph", "Stream", "View"]
+
+RESERVED = (".progress", ".late", ".ledger", ".invalid", ".dead")
+"""Endings of topics that Headwater writes beside a view or stream."""
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+DELAY = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """A declared stream: one topic, or all topics that match a pattern."""
+
+    name: str
+    type: type[Event]
+    key: tuple[str, ...]
+    time: str
+    delay: str
+    topic_name: str | None = None
+    pattern: str | None = None
+
+    @property
+    def topic(self) -> str:
+        """The topic of a stream without a pattern."""
+        return self.topic_name or self.name
+
+
+class View(msgspec.Struct, frozen=True):
+    """A declared view: a function or a query, its key, and its inputs as {parameter: stream}."""
+
+    name: str
+    key: tuple[str, ...]
+    inputs: dict[str, str]
+    latency: Literal["batch", "realtime"] = "batch"
+    function: Callable[..., Any] | None = None
+    query: str | None = None
+
+
+class Graph:
+    """Streams and views by name, in build order. Building one checks it; a wrong one cannot be had."""
+
+    def __init__(self, name: str, streams: Sequence[Stream], views: Sequence[View]) -> None:
+        self.name = name
+        _check_names([*streams, *views])
+        self.streams = {stream.name: stream for stream in streams}
+        self.views = {view.name: view for view in views}
+        for stream in streams:
+            _check_stream(stream)
+        _check_topics(streams, views)
+        for view in views:
+            _check_view(view)
+            _check_inputs(view, [*self.streams, *self.views])
+        _check_cycles(self.views)
+        for view in views:
+            _check_depth(view, self.views)
+
+    def inputs(self, view: View) -> dict[str, Stream]:
+        """The streams of a view by parameter name."""
+        return {parameter: self.streams[name] for parameter, name in view.inputs.items()}
+
+    def text(self) -> str:
+        """The drawing that ``headwater graph`` prints: each stream with the views that read it."""
+        lines = [self.name]
+        width = max((len(view) for view in self.views), default=0)
+        for stream in self.streams.values():
+            lines += ["", _stream_line(stream)]
+            readers = [view for view in self.views.values() if stream.name in view.inputs.values()]
+            for view in readers:
+                edge = "└─►" if view is readers[-1] else "├─►"
+                lines.append(f"  {edge} {view.name:<{width}}  {_view_line(view, stream.name)}")
+        return "\n".join(lines)
+
+
+def _stream_line(stream: Stream) -> str:
+    where = f"topics {stream.pattern}" if stream.pattern else f"topic {stream.topic}"
+    return f"{stream.name}  {where} · key {', '.join(stream.key)} · time {stream.time} · delay {stream.delay}"
+
+
+def _view_line(view: View, shown: str) -> str:
+    tier = "real time" if view.latency == "realtime" else "micro-batch"
+    parts = [f"key {', '.join(view.key)}", "SQL" if view.query is not None else "Python", tier]
+    others = sorted({name for name in view.inputs.values() if name != shown})
+    return " · ".join([*parts, f"with {', '.join(others)}"] if others else parts)
+
+
+def _check_names(specs: Iterable[Stream | View]) -> None:
+    seen: dict[str, Stream | View] = {}
+    for spec in specs:
+        kind = type(spec).__name__.lower()
+        if not NAME.fullmatch(spec.name) or spec.name in {".", ".."}:
+            raise UsageError(
+                f"{kind} name {spec.name!r} is no topic name",
+                expected="letters, digits, '.', '_' and '-', without '/'",
+            )
+        for ending in RESERVED:
+            if spec.name.endswith(ending):
+                raise UsageError(
+                    f"{kind} name {spec.name!r} ends in {ending!r}",
+                    hint="that ending is reserved, choose another name",
+                )
+        if spec.name in seen:
+            raise UsageError(
+                f"two declarations are named {spec.name!r}",
+                hint="each stream and view needs a name of its own",
+            )
+        seen[spec.name] = spec
+
+
+def _check_stream(stream: Stream) -> None:
+    what = f"stream {stream.name!r}"
+    kinds = {column.name: column.kind for column in columns(stream.type)}
+    if not stream.key:
+        raise UsageError(f"{what} has no key", expected=f"one or more of {', '.join(kinds)}")
+    for name in stream.key:
+        if name not in kinds:
+            raise UsageError(
+                f"{what}: key {name!r} is no field of {stream.type.__name__}", hint=_nearest(name, kinds)
+            )
+    if stream.time not in kinds:
+        raise UsageError(
+            f"{what}: time {stream.time!r} is no field of {stream.type.__name__}",
+            hint=_nearest(stream.time, kinds),
+        )
+    if kinds[stream.time] != "TIMESTAMP":
+        raise UsageError(
+            f"{what}: time {stream.time!r} is no event time",
+            got=kinds[stream.time],
+            expected="a datetime field",
+        )
+    if not DELAY.fullmatch(stream.delay):
+        raise UsageError(
+            f"{what}: delay is wrong",
+            got=repr(stream.delay),
+            expected="a number and a unit, like '10 minutes'",
+        )
+    if stream.pattern is not None:
+        _check_pattern(stream, what)
+
+
+def _check_pattern(stream: Stream, what: str) -> None:
+    if stream.topic_name is not None:
+        raise UsageError(f"{what} has both a topic and a pattern", hint="give one of them")
+    try:
+        re.compile(stream.pattern or "")
+    except re.error as error:
+        raise UsageError(
+            f"{what}: pattern {stream.pattern!r} is no regular expression", got=str(error)
+        ) from error
+
+
+def _check_topics(streams: Sequence[Stream], views: Sequence[View]) -> None:
+    taken = {stream.topic: stream.name for stream in streams if stream.pattern is None}
+    for view in views:
+        if view.name in taken:
+            raise UsageError(
+                f"view {view.name!r} would write the topic of stream {taken[view.name]!r}",
+                hint="rename the view",
+            )
+
+
+def _check_view(view: View) -> None:
+    if not view.key:
+        raise UsageError(
+            f"view {view.name!r} has no key", hint="name the columns that identify a row: key=[...]"
+        )
+    for name in view.key:
+        if not name or name.startswith("_"):
+            raise UsageError(
+                f"view {view.name!r}: key {name!r} is no column of yours",
+                expected="a name that does not begin with '_'",
+            )
+    if len(set(view.key)) != len(view.key):
+        raise UsageError(f"view {view.name!r} names a key column twice", got=", ".join(view.key))
+    if not view.inputs:
+        raise UsageError(
+            f"view {view.name!r} has no input",
+            hint="its parameters (or the tables of its query) are its inputs",
+        )
+    if view.latency not in {"batch", "realtime"}:
+        raise UsageError(
+            f"view {view.name!r}: latency is wrong", got=repr(view.latency), expected="'batch' or 'realtime'"
+        )
+    if view.function is not None and _mentions(view.function.__code__, "withWatermark"):
+        raise UsageError(
+            f"view {view.name!r} calls withWatermark",
+            hint="say how late records may come where the stream is declared: delay=",
+        )
+
+
+def _mentions(code: CodeType, name: str) -> bool:
+    return name in code.co_names or any(
+        _mentions(inner, name) for inner in code.co_consts if isinstance(inner, CodeType)
+    )
+
+
+def _check_inputs(view: View, known: list[str]) -> None:
+    for name in view.inputs.values():
+        if name not in known:
+            raise UsageError(f"view {view.name!r}: unknown input {name!r}", hint=_nearest(name, known))
+
+
+def _check_cycles(views: Mapping[str, View]) -> None:
+    """Walks from each view to the views it reads; meeting one that is still being walked is a cycle."""
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            circle = " -> ".join([*path[path.index(name) :], name])
+            raise UsageError(
+                f"views read each other in a circle: {circle}", hint="a view cannot be its own input"
+            )
+        if name in views and name not in done:
+            for source in views[name].inputs.values():
+                walk(source, (*path, name))
+            done.add(name)
+
+    for name in views:
+        walk(name, ())
+
+
+def _check_depth(view: View, views: Mapping[str, View]) -> None:
+    for name in view.inputs.values():
+        if name in views:
+            hint = f"let it read {', '.join(views[name].inputs.values())}: a view's topic holds every version of a row, and counting those would be wrong"
+            raise UsageError(f"view {view.name!r} reads view {name!r}; views of views come later", hint=hint)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(names) or 'none'}"

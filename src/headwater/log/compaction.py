@@ -1,0 +1,195 @@
+"""Compaction: a topic of changes keeps the newest record of each key, and forgets what it replaced.
+
+A pass takes closed segments from the start of the log, never past the last stable offset. It reads the part that was not
+compacted before to learn the newest offset of each key (a bounded map), then rewrites the segments without the records
+that a newer one replaces. What stays keeps its offset; a batch that loses nothing is copied unopened.
+
+    dropped at once        older records of a key, records of aborted transactions, records without a key
+    dropped after a delay  tombstones, and markers whose transaction has no record left: a reader that began before they were
+                           compacted has ``delete.retention.ms`` to see them (the batch carries that moment, KIP-534)
+    kept, if need be empty the last batch of every producer that is still known, so that its sequence goes on
+
+There is no event loop in here: ``rewrite`` runs in a thread and only makes new files; ``retention.py`` puts them in place.
+"""
+
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from headwater.log.disk import Disk, File
+from headwater.log.producer import Aborted
+from headwater.log.segment import Segment, Summary
+from headwater.log.swap import CLEANED
+from headwater.record import (
+    CONTROL,
+    DELETE_HORIZON,
+    BatchHeader,
+    Record,
+    open_batch,
+    reencode_batch,
+    whole_batches,
+)
+
+__all__ = ["Plan", "Rewritten", "rewrite"]
+
+KEYS_MAX = 500_000
+"""Keys that one pass remembers; the next pass goes on from where this one was full."""
+READ_BYTES = 1 << 20
+_KEY_HASH_BYTES = 16
+
+
+class Plan(NamedTuple):
+    """What a pass needs to know, taken from the partition before it starts."""
+
+    folder: Path
+    segments: list[Summary]
+    dirty_from: int
+    aborted: list[Aborted]
+    last_batches: frozenset[int]
+    """Base offset of the last batch of each known producer."""
+    segment_bytes: int
+    delete_retention_ms: int
+    now_ms: int
+
+
+class Rewritten(NamedTuple):
+    """A new segment, synced under its temporary name, and those that it replaces."""
+
+    fresh: Segment
+    replaced: list[Summary]
+    cleaned_to: int
+
+
+def rewrite(disk: Disk, plan: Plan) -> list[Rewritten]:
+    """Writes the compacted segments beside the old ones."""
+    newest, cleaned_to = _newest_offsets(disk, plan)
+    cleaning = _Cleaning(plan, newest, cleaned_to)
+    covered = [summary for summary in plan.segments if summary.end_offset <= cleaned_to]
+    return [_rewrite_group(disk, plan, cleaning, group) for group in _groups(covered, plan.segment_bytes)]
+
+
+def _newest_offsets(disk: Disk, plan: Plan) -> tuple[dict[bytes, int], int]:
+    """The newest offset of each key in the dirty part, as far as the map reaches, and the end of the last segment in it."""
+    newest: dict[bytes, int] = {}
+    cleaned_to = plan.segments[0].base_offset
+    for summary in plan.segments:
+        if summary.end_offset > plan.dirty_from:
+            for batch in _batches(disk, plan.folder, summary):
+                header = BatchHeader.read(batch)
+                if header.attributes & CONTROL or _is_aborted(header, plan.aborted):
+                    continue
+                for record in open_batch(batch):
+                    if record.key is not None:
+                        newest[_hash(record.key)] = record.offset
+        cleaned_to = summary.end_offset
+        if len(newest) > KEYS_MAX:
+            break
+    return newest, cleaned_to
+
+
+def _rewrite_group(disk: Disk, plan: Plan, cleaning: "_Cleaning", group: list[Summary]) -> Rewritten:
+    first, last = group[0], group[-1]
+    fresh = Segment(disk, plan.folder, first.base_offset, suffix=CLEANED)
+    fresh.file.truncate(0)
+    for summary in group:
+        for batch in _batches(disk, plan.folder, summary):
+            kept = cleaning.keep(batch)
+            if kept is not None:
+                header = BatchHeader.read(kept)
+                fresh.append(kept, header, header.base_offset)
+    fresh.end_offset = last.end_offset
+    fresh.file.sync()
+    return Rewritten(fresh, group, last.end_offset)
+
+
+class _Cleaning:
+    """Decides batch by batch, in the order of the log."""
+
+    def __init__(self, plan: Plan, newest: dict[bytes, int], cleaned_to: int) -> None:
+        self._plan = plan
+        self._newest = newest
+        self._cleaned_to = cleaned_to
+        self._with_data: set[int] = set()
+        """Producers of which a record was kept since their last marker."""
+
+    def keep(self, batch: memoryview) -> memoryview | bytes | None:
+        """The batch, what is left of it, or None."""
+        header = BatchHeader.read(batch)
+        if header.attributes & CONTROL:
+            return self._keep_marker(batch, header)
+        records = open_batch(batch)
+        expired = header.attributes & DELETE_HORIZON and header.base_timestamp <= self._plan.now_ms
+        aborted = _is_aborted(header, self._plan.aborted)
+        kept = (
+            []
+            if aborted
+            else [r for r in records if self._is_newest(r) and not (expired and r.value is None)]
+        )
+        if kept:
+            self._with_data.add(header.producer_id)
+        elif header.base_offset not in self._plan.last_batches:
+            return None
+        tombstones = any(r.value is None for r in kept) and not header.attributes & DELETE_HORIZON
+        if len(kept) == len(records) and not tombstones:
+            return batch
+        return reencode_batch(header, kept, delete_horizon_ms=self._horizon if tombstones else None)
+
+    @property
+    def _horizon(self) -> int:
+        return self._plan.now_ms + self._plan.delete_retention_ms
+
+    def _keep_marker(self, batch: memoryview, header: BatchHeader) -> memoryview | bytes | None:
+        needed = header.producer_id in self._with_data
+        self._with_data.discard(header.producer_id)
+        if needed:
+            return batch
+        if not header.attributes & DELETE_HORIZON:
+            return reencode_batch(header, open_batch(batch), delete_horizon_ms=self._horizon)
+        return batch if header.base_timestamp > self._plan.now_ms else None
+
+    def _is_newest(self, record: Record) -> bool:
+        if record.key is None:
+            return False
+        return self._newest.get(_hash(record.key), -1) <= record.offset
+
+
+def _is_aborted(header: BatchHeader, aborted: Iterable[Aborted]) -> bool:
+    return any(
+        a.producer_id == header.producer_id and a.first_offset <= header.base_offset <= a.last_offset
+        for a in aborted
+    )
+
+
+def _groups(summaries: list[Summary], segment_bytes: int) -> Iterator[list[Summary]]:
+    """Neighbours that fit into one segment together."""
+    group: list[Summary] = []
+    size = 0
+    for summary in summaries:
+        if group and size + summary.size_bytes > segment_bytes:
+            yield group
+            group, size = [], 0
+        group.append(summary)
+        size += summary.size_bytes
+    if group:
+        yield group
+
+
+def _batches(disk: Disk, folder: Path, summary: Summary) -> Iterator[memoryview]:
+    """The batches of a segment, through a file handle of our own: the partition may release its own meanwhile."""
+    file: File = disk.open(folder / f"{summary.base_offset:020}.log")
+    try:
+        position, want = 0, READ_BYTES
+        while position < summary.size_bytes:
+            taken = 0
+            for batch in whole_batches(file.read(min(want, summary.size_bytes - position), position)):
+                taken += len(batch)
+                yield batch
+            position += taken
+            want = READ_BYTES if taken else want * 2
+    finally:
+        file.close()
+
+
+def _hash(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_KEY_HASH_BYTES).digest()

@@ -1,0 +1,184 @@
+"""Node: the composition root. Settings and an application file in, a running system out.
+
+    broker    the embedded log, unless the settings name an Apache Kafka
+    pipeline  the application's views on Spark
+    console   view tables, HTTP and the live pages
+
+Each is a process of its own under one supervisor and meets the others through topics only. They are
+started in this order and ended in the opposite one.
+"""
+
+import socket
+import sys
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import FrameType
+from typing import Self
+
+import msgspec
+import uvicorn
+
+from headwater.client import Client
+from headwater.config import PREFIX, Settings
+from headwater.errors import MachineError
+from headwater.graph import Graph
+from headwater.sink import Delivery
+from headwater.supervisor import Part, Supervisor
+from headwater.view import Hub, Info, ViewInfo, build
+
+__all__ = ["Node", "command", "ensure_free", "serve_console"]
+
+BROKER_READY_S = 30.0
+SPARK_READY_S = 120.0
+CONSOLE_READY_S = 30.0
+CONSOLE_GRACE_S = 2
+HEALTH_TIMEOUT_S = 1.0
+
+
+class Node:
+    """One application with everything it needs on this machine. A context manager: leaving it ends all parts.
+
+    The ports are looked at here, before anything starts; the graph was checked when it was built.
+    """
+
+    def __init__(self, settings: Settings, app: Path, graph: Graph) -> None:
+        self.app = app
+        self.graph = graph
+        self.settings = _with_ports(settings)
+        self.folder = settings.data
+        self.supervisor = Supervisor(self.folder)
+        self._ready_file = self.folder / "run" / "pipeline.ready"
+
+    @property
+    def url(self) -> str:
+        """The address of the console."""
+        return f"http://{self.settings.host}:{self.settings.console_port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.supervisor.close()
+
+    def start_log(self) -> None:
+        """The embedded broker, or a look at whether the configured Kafka answers."""
+        if self.settings.embedded is not None:
+            self.supervisor.start(self._broker())
+        else:
+            Client(self.settings.bootstrap).partitions()
+
+    def start_views(self) -> None:
+        """Spark and the console together: neither waits for the other."""
+        self._ready_file.unlink(missing_ok=True)
+        self.supervisor.start(self._console(), self._pipeline())
+
+    def part(self, name: str, *arguments: str, ready_s: float = 60.0) -> Part:
+        """Work beside the node that ends by itself, with the node's settings."""
+        return Part(
+            name, command(name, *arguments), environ=environ(self.settings), restart=False, ready_s=ready_s
+        )
+
+    def _broker(self) -> Part:
+        client = Client(self.settings.bootstrap)
+        arguments = ("--data", str(self.settings.embedded), "--port", str(self.settings.broker_port))
+        return Part(
+            "broker",
+            command("broker", *arguments),
+            client.is_reachable,
+            environ(self.settings),
+            BROKER_READY_S,
+        )
+
+    def _pipeline(self) -> Part:
+        argv = command("run", str(self.app), "--ready", str(self._ready_file))
+        return Part("pipeline", argv, self._ready_file.exists, environ(self.settings), SPARK_READY_S)
+
+    def _console(self) -> Part:
+        views = tuple(ViewInfo(view.name, view.key) for view in self.graph.views.values())
+        info = Info(self.graph.name, self.settings.bootstrap, views)
+        argv = command("console", msgspec.json.encode(info).decode())
+        return Part("console", argv, self._console_answers, environ(self.settings), CONSOLE_READY_S)
+
+    def _console_answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=HEALTH_TIMEOUT_S) as answer:  # noqa: S310  our own address
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def serve_console(settings: Settings, info: Info) -> None:
+    """View tables, HTTP and live pages in this process, until SIGTERM or SIGINT; raises what ended the delivery."""
+    port = ensure_free(settings.host, settings.console_port, "console_port")
+    hub = Hub()
+    failures: list[Exception] = []
+    config = uvicorn.Config(
+        build(settings.views, hub, lambda: info),
+        host=settings.host,
+        port=port,
+        log_level="warning",
+        timeout_graceful_shutdown=CONSOLE_GRACE_S,
+    )
+    server = _ConsoleServer(config, hub)
+
+    def on_failure(error: Exception) -> None:
+        failures.append(error)
+        server.should_exit = True
+
+    names = [view.name for view in info.views]
+    delivery = Delivery(settings.bootstrap, names, settings.views, hub.publish, on_failure=on_failure)
+    delivery.start()
+    try:
+        server.run()
+    finally:
+        delivery.stop()
+    for error in failures:
+        raise error
+
+
+class _ConsoleServer(uvicorn.Server):
+    """Lets the readers of live pages go before it waits for their connections to end."""
+
+    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+        super().__init__(config)
+        self._hub = hub
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # In a thread: this runs inside a signal handler, and the hub's lock may be held below it.
+        threading.Thread(target=self._hub.close, daemon=True).start()
+        super().handle_exit(sig, frame)
+
+
+def command(name: str, *arguments: str) -> tuple[str, ...]:
+    """A command of ours as a child process that ends with its supervisor."""
+    return (sys.executable, "-m", "headwater", name, "--supervised", *arguments)
+
+
+def environ(settings: Settings) -> dict[str, str]:
+    """The settings as a child reads them, whatever file or environment they came from."""
+    return {f"{PREFIX}{key.upper()}": str(value) for key, value in msgspec.structs.asdict(settings).items()}
+
+
+def ensure_free(host: str, port: int, setting: str) -> int:
+    """The port, or a free one instead of 0; a MachineError when something listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            hint = f"choose another with {PREFIX}{setting.upper()}, or 0 for a free one"
+            raise MachineError(
+                f"port {port} on {host} cannot be used: {error.strerror}", hint=hint
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+def _with_ports(settings: Settings) -> Settings:
+    """Fixed ports, so that a part that is restarted comes back where the others look for it."""
+    console = ensure_free(settings.host, settings.console_port, "console_port")
+    if settings.embedded is None:
+        return msgspec.structs.replace(settings, console_port=console)
+    broker = ensure_free(settings.host, settings.broker_port, "broker_port")
+    return msgspec.structs.replace(settings, console_port=console, broker_port=broker)

@@ -1,0 +1,1 @@
+"""The caretaker's tools, over all stages."""

@@ -1,0 +1,1 @@
+"""Log to derived streams, on Spark: the fastest way that fits each view."""

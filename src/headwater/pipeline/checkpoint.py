@@ -1,0 +1,73 @@
+"""Checkpoint: the folder in which Spark notes what a view has read, as far as we read or write it ourselves."""
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from headwater.pipeline.topics import Positions
+
+__all__ = ["Checkpoint"]
+
+
+class Checkpoint:
+    """One view's checkpoint folder. A new folder is a new run; Spark writes everything but the first ``metadata``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self) -> str:
+        """The id of the run, drawn when the folder is new: known before the query starts, unlike Spark's own."""
+        metadata = self.folder / "metadata"
+        if not metadata.exists():
+            metadata.parent.mkdir(parents=True, exist_ok=True)
+            part = metadata.with_suffix(".part")
+            part.write_text(json.dumps({"id": str(uuid.uuid4())}))
+            part.replace(metadata)
+        return str(json.loads(metadata.read_text())["id"])
+
+    def last(self) -> int:
+        """The last batch that is complete, or -1."""
+        return max((int(file.name) for file in (self.folder / "commits").glob("[0-9]*")), default=-1)
+
+    def sources(self, batch: int) -> list[Positions]:
+        """Where each source of the query ends in a batch; a topic that is read twice has two entries."""
+        file = self.folder / "offsets" / str(batch)
+        if not file.exists():
+            return []
+        # v1: version, metadata, then one line for each source ("-" while a source has nothing yet).
+        lines = file.read_text().splitlines()[2:]
+        return [_positions(line) for line in lines if line.startswith("{")]
+
+    def starts(self, batch: int) -> Positions:
+        """From where a batch reads."""
+        return self.reached(batch - 1)
+
+    def ends(self, batch: int) -> Positions:
+        """Up to where a batch reads: the greatest of its sources' positions."""
+        return _merge(self.sources(batch), max)
+
+    def reached(self, batch: int) -> Positions:
+        """What every source has read by the end of a batch: the smallest of its sources' positions."""
+        return _merge(self.sources(batch), min)
+
+    def complete(self) -> Positions:
+        """What has been read and published for good, by the last complete batch."""
+        return self.reached(self.last())
+
+
+def _positions(line: str) -> Positions:
+    return {
+        topic: {int(p): offset for p, offset in partitions.items()}
+        for topic, partitions in json.loads(line).items()
+    }
+
+
+def _merge(sources: list[Positions], choose: Callable[[int, int], int]) -> Positions:
+    merged: Positions = {}
+    for positions in sources:
+        for topic, partitions in positions.items():
+            into = merged.setdefault(topic, {})
+            for partition, offset in partitions.items():
+                into[partition] = choose(into.get(partition, offset), offset)
+    return merged

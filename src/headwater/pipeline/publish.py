@@ -1,0 +1,83 @@
+"""Publish: a view's rows into its topic, as change records by key.
+
+Micro-batch views pass through ``Publisher``, the function that Spark calls with each batch. A batch that is
+repeated after a crash computes the same rows and writes them again: the newest record of every key is the same,
+so a reader of the topic ends at the same table.
+"""
+
+import contextlib
+import threading
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+
+from headwater.errors import MachineError
+from headwater.graph import View
+from headwater.pipeline import wire
+from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.invalid import InvalidRecords
+from headwater.pipeline.topics import Topics
+
+__all__ = ["Publisher", "Stopping", "group", "sink_options"]
+
+START_SECONDS_MAX = 60.0
+
+
+class Stopping(Exception):  # noqa: N818 (not an error: it ends a query between two batches)
+    """Raised instead of taking another batch once the runner is stopping."""
+
+
+def group(view: str) -> str:
+    """The consumer group under which lag tools see a view."""
+    return f"headwater.{view}"
+
+
+def sink_options(bootstrap: str, view: View) -> dict[str, str]:
+    """Options of Spark's Kafka sink for a view's topic."""
+    return {"kafka.bootstrap.servers": bootstrap, "topic": view.name}
+
+
+class Publisher:
+    """Publishes the batches of one view, in order; called by its query's thread.
+
+    After each batch the rows are in the log, the invalid records it met are published and its positions committed.
+    """
+
+    def __init__(self, view: View, checkpoint: Checkpoint, topics: Topics, invalid: InvalidRecords) -> None:
+        self.stopping = threading.Event()
+        self._view = view
+        self._checkpoint = checkpoint
+        self._topics = topics
+        self._invalid = invalid
+        self._run = checkpoint.run()
+        self._started = threading.Event()
+        self._query: StreamingQuery | None = None
+
+    def attach(self, query: StreamingQuery) -> None:
+        """Gives the publisher its query; its first batch waits for this."""
+        self._query = query
+        self._started.set()
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        if self.stopping.is_set() or not self._started.wait(START_SECONDS_MAX):
+            raise Stopping
+        records = wire.records(rows, self._view, self._run, str(batch))
+        records.write.format("kafka").options(**sink_options(self._topics.bootstrap, self._view)).save()
+        counts = _observed(self._query)
+        if any(counts.values()):
+            starts, ends = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
+            self._invalid.publish(rows.sparkSession, self._view, counts, starts, ends)
+        # For lag tools only: Spark goes on from its checkpoint, so a log that is away now spoils nothing.
+        with contextlib.suppress(MachineError):
+            self._topics.commit(group(self._view.name), self._checkpoint.reached(batch))
+
+
+def _observed(query: Any) -> dict[str, int]:
+    """What ``observe`` has counted in the batch that has just run: progress events come too late for that."""
+    pairs = query._jsq.streamingQuery().lastExecution().observedMetrics().iterator()  # noqa: SLF001
+    counts = {}
+    while pairs.hasNext():
+        pair = pairs.next()
+        counts[pair._1()] = int(pair._2().getLong(0))  # noqa: SLF001
+    return counts

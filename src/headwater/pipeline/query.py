@@ -1,0 +1,60 @@
+"""Query: a view's function or SQL applied to its inputs, the same way as a stream and in batch."""
+
+import sys
+from collections.abc import Mapping
+
+from pyspark.cloudpickle import register_pickle_by_value
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from headwater.errors import UsageError
+from headwater.graph import View
+from headwater.pipeline.plan import watermarks
+
+__all__ = ["build", "first_line"]
+
+
+def build(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """The view's DataFrame. Nothing runs; whatever Spark has against the query is a UsageError that names the view."""
+    try:
+        rows = _apply(spark, view, inputs)
+    except PySparkException as error:
+        raise UsageError(f"view {view.name!r}: {first_line(error)}") from error
+    if not isinstance(rows, DataFrame):
+        raise UsageError(f"view {view.name!r} returns no DataFrame", got=type(rows).__name__)
+    if not any(frame.isStreaming for frame in inputs.values()):
+        return rows
+    if not rows.isStreaming:
+        raise UsageError(
+            f"view {view.name!r} does not use its inputs", hint="its rows must come from its streams"
+        )
+    _check_watermarks(view, rows)
+    return rows
+
+
+def _apply(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    if view.function is not None:
+        module = sys.modules.get(view.function.__module__)
+        if module is not None and module.__name__.startswith("headwater_app_"):
+            register_pickle_by_value(module)  # workers cannot import the application file
+        return view.function(**inputs)
+    for name, frame in inputs.items():
+        frame.createOrReplaceTempView(f"`{name}`")
+    return spark.sql(view.query or "")
+
+
+def _check_watermarks(view: View, rows: DataFrame) -> None:
+    """Each reading of a stream declares event time once; more than that comes from the view itself."""
+    relations = rows._jdf.queryExecution().analyzed().collectLeaves().size()  # noqa: SLF001
+    if watermarks(rows) > relations:
+        raise UsageError(
+            f"view {view.name!r} sets a watermark of its own",
+            hint="say how late records may come where the stream is declared: delay=",
+        )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a Spark error that says something to a person."""
+    text = str(getattr(error, "desc", None) or error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,253 @@
+"""Runner: all queries of an application, from start to clean stop, and the same views in batch.
+
+A query goes on from its checkpoint. Micro-batch queries look for new records at an interval, and without any they do
+nothing; the interval grows with the number of views, so that many idle ones stay cheap.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+from headwater.app import App
+from headwater.clock import Clock, SystemClock
+from headwater.config import Settings
+from headwater.errors import MachineError, UsageError
+from headwater.graph import Graph, View
+from headwater.pipeline import plan, query, session, source, wire
+from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.invalid import InvalidRecords
+from headwater.pipeline.publish import Publisher, sink_options
+from headwater.pipeline.realtime import Settlement
+from headwater.pipeline.topics import Positions, Topics, behind
+
+__all__ = ["Runner", "batch", "rows"]
+
+IDLE_MS_PER_VIEW = 50
+"""Looking for records costs about 4 ms of a core: twenty views that look every second take 8 % of one."""
+REALTIME_BATCH = "5 seconds"
+WATCH_SECONDS = 0.5
+STOP_SECONDS_MAX = 60.0
+
+
+class Runner:
+    """Runs one application's views. One thread calls ``start``, ``wait``, ``stop``; any may ask ``caught_up``.
+
+    Guarantees: nothing starts before everything is checked; ``stop`` lets the current batch finish; a query that
+    fails ends ``wait`` with an error. Does not restart a failed query: that is the supervisor's.
+    """
+
+    def __init__(self, app: App, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.graph = app.graph()
+        self._app = app
+        self._clock = clock or SystemClock()
+        self._topics = Topics(settings.bootstrap)
+        self._invalid = InvalidRecords(self._topics, self.graph, settings.partitions)
+        self._queries: dict[str, StreamingQuery] = {}
+        self._publishers: dict[str, Publisher] = {}
+        self._settlements: dict[str, Settlement] = {}
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._failure: MachineError | None = None
+        self._watch = threading.Thread(target=self._watching, name="headwater-watch", daemon=True)
+
+    def start(self) -> None:
+        """Creates missing topics, checks all views against Spark, then starts them."""
+        self._launch(once=False)
+        self._watch.start()
+
+    def once(self) -> None:
+        """Takes what the log holds now, publishes it and ends; real-time views run as batches here."""
+        self._launch(once=True)
+        for name, running in self._queries.items():
+            try:
+                running.awaitTermination()
+            except PySparkException as error:
+                failure = self._failed(name, error)
+                self.stop()
+                raise failure from error
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Blocks until the runner has stopped (True) or the time is over; raises what ended a query."""
+        ended = self._ended.wait(timeout_s)
+        if self._failure is not None:
+            raise self._failure
+        return ended
+
+    def stop(self) -> None:
+        """Lets each query finish its current batch, then ends it. Safe to call twice."""
+        self._stopping.set()
+        for publisher in self._publishers.values():
+            publisher.stopping.set()
+        for name, running in self._queries.items():
+            if name in self._publishers:
+                self._finish_batch(running)
+            running.stop()
+        if self._watch.is_alive():
+            self._watch.join()
+        for settlement in self._settlements.values():
+            settlement.settle(session.start(self.settings), None)
+        self._ended.set()
+
+    def positions(self) -> dict[str, Positions]:
+        """For each view, what it has read and published."""
+        return {name: Checkpoint(self._folder(name)).complete() for name in self.graph.views}
+
+    def caught_up(self) -> bool:
+        """Whether every view has published all that was in the log at the time of the call."""
+        streams = {name: self._topics.of(stream, self.graph) for name, stream in self.graph.streams.items()}
+        ends = self._topics.ends(topic for topics in streams.values() for topic in topics)
+        for name, position in self.positions().items():
+            topics = {topic for stream in self.graph.views[name].inputs.values() for topic in streams[stream]}
+            if behind(position, {topic: ends[topic] for topic in topics if topic in ends}):
+                return False
+        return True
+
+    def _launch(self, *, once: bool) -> None:
+        self._make_topics()
+        spark = session.start(
+            self.settings, realtime_slots=self._realtime_slots(), import_folder=self._app.folder
+        )
+        built = {name: self._build(spark, view) for name, view in self.graph.views.items()}
+        try:
+            for name, frame in built.items():
+                self._start_query(self.graph.views[name], frame, once=once)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _make_topics(self) -> None:
+        streams = [stream.topic for stream in self.graph.streams.values() if stream.pattern is None]
+        self._topics.ensure(streams, self.settings.partitions, compact=False)
+        self._topics.ensure(self.graph.views, self.settings.partitions, compact=True)
+
+    def _realtime_slots(self) -> int:
+        """Tasks of real-time views: one for each partition that they read, and one for each shard of a groupBy."""
+        slots = 0
+        known = self._topics.names()
+        for view in self.graph.views.values():
+            if view.latency == "realtime":
+                topics = {
+                    topic
+                    for stream in self.graph.inputs(view).values()
+                    for topic in self._topics.of(stream, self.graph)
+                }
+                slots += sum(known.get(topic, 0) for topic in topics) + self.settings.partitions
+        return slots
+
+    def _build(self, spark: SparkSession, view: View) -> DataFrame:
+        realtime = view.latency == "realtime"
+        inputs = {
+            parameter: source.stream(spark, self.settings.bootstrap, stream, self.graph, realtime=realtime)
+            for parameter, stream in self.graph.inputs(view).items()
+        }
+        frame = query.build(spark, view, inputs)
+        wire.check(frame, view)
+        return plan.name_observations(plan.versioned(frame, view, self.graph) if realtime else frame)
+
+    def _start_query(self, view: View, frame: DataFrame, *, once: bool) -> None:
+        checkpoint = Checkpoint(self._folder(view.name))
+        if view.latency == "realtime" and not once:
+            writer = self._realtime_writer(view, frame, checkpoint)
+        else:
+            publisher = Publisher(view, checkpoint, self._topics, self._invalid)
+            self._publishers[view.name] = publisher
+            writer = frame.writeStream.foreachBatch(publisher)
+            writer = (
+                writer.trigger(availableNow=True) if once else writer.trigger(processingTime=self._interval())
+            )
+        writer = (
+            writer.outputMode("update")
+            .queryName(view.name)
+            .option("checkpointLocation", str(checkpoint.folder))
+        )
+        context = frame.sparkSession.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", view.name)
+        try:
+            self._queries[view.name] = writer.start()
+        except PySparkException as error:
+            raise UsageError(
+                f"view {view.name!r} cannot run as a stream: {query.first_line(error)}"
+            ) from error
+        finally:
+            context.setLocalProperty("spark.scheduler.pool", None)
+        if view.name in self._publishers:
+            self._publishers[view.name].attach(self._queries[view.name])
+
+    def _realtime_writer(self, view: View, frame: DataFrame, checkpoint: Checkpoint) -> DataStreamWriter:
+        self._settlements[view.name] = Settlement(view, checkpoint, self._topics, self._invalid)
+        records = wire.records(frame, view, checkpoint.run(), "realtime")
+        options = sink_options(self.settings.bootstrap, view)
+        return records.writeStream.format("kafka").options(**options).trigger(realTime=REALTIME_BATCH)
+
+    def _interval(self) -> str:
+        return f"{max(self.settings.trigger_ms, IDLE_MS_PER_VIEW * len(self.graph.views))} milliseconds"
+
+    def _folder(self, view: str) -> Path:
+        return session.data(self.settings) / "checkpoints" / view
+
+    def _finish_batch(self, running: StreamingQuery) -> None:
+        """Waits until no batch runs: the current one ends, and the publisher refuses the next."""
+        limit = self._clock.monotonic() + STOP_SECONDS_MAX
+        while running.isActive and running.status["isTriggerActive"] and self._clock.monotonic() < limit:
+            self._ended.wait(0.02)
+
+    def _watching(self) -> None:
+        """Until the end: notices a query that has failed, and settles what real-time queries have read."""
+        while not self._stopping.wait(WATCH_SECONDS):
+            for name, running in self._queries.items():
+                if not running.isActive and not self._stopping.is_set():
+                    self._failure = self._failed(name, running.exception())
+                    self._ended.set()
+                    return
+                if name in self._settlements:
+                    self._settlements[name].settle(session.start(self.settings), running)
+
+    def _failed(self, name: str, error: Exception | None) -> MachineError:
+        said = query.first_line(error) if error else "it ended"
+        cause = said.partition("terminated with exception: ")[2] or said
+        return MachineError(
+            f"view {name!r} has stopped",
+            got=cause,
+            hint=f"Spark's log is {session.data(self.settings) / 'spark.log'}",
+        )
+
+
+def batch(app: App, settings: Settings, view: str) -> DataFrame:
+    """One view over all that the log holds now, computed in batch by the same function."""
+    graph = app.graph()
+    if view not in graph.views:
+        raise UsageError(f"unknown view {view!r}", expected=", ".join(graph.views))
+    return _batch(app, settings, graph, graph.views[view])
+
+
+def rows(app: App, settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
+    """The batch answer of every view: {view: {key text: row}}, keys and rows as on the wire, without columns of ours."""
+    graph = app.graph()
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, view in graph.views.items():
+        records = (
+            wire.records(_batch(app, settings, graph, view), view, "", "").select("key", "value").collect()
+        )
+        found[name] = {record.key: _shown(msgspec.json.decode(record.value)) for record in records}
+    return found
+
+
+def _batch(app: App, settings: Settings, graph: Graph, view: View) -> DataFrame:
+    spark = session.start(settings, import_folder=app.folder)
+    inputs = {
+        parameter: source.batch(spark, settings.bootstrap, stream, graph)
+        for parameter, stream in graph.inputs(view).items()
+    }
+    frame = query.build(spark, view, inputs)
+    wire.check(frame, view)
+    return frame
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if not name.startswith("_")}

@@ -1,0 +1,145 @@
+"""Event types: from Python classes to JSON on the wire and to Spark schemas.
+
+One rule for both directions: timestamps are ISO 8601 UTC with microseconds, decimals strings, binary base64.
+Nothing here imports Spark; a schema is Spark's own notation (DDL text), which every Spark call accepts.
+"""
+
+import base64
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from headwater.errors import UsageError
+
+__all__ = ["Column", "Event", "columns", "ddl", "encode", "key_text", "reason", "wire"]
+
+NUMBER = "DECIMAL(38,9)"
+"""Every Decimal: 29 digits before the point and 9 behind it, as warehouses have it."""
+
+SCALARS: dict[type, str] = {
+    inspect.IntType: "BIGINT",
+    inspect.FloatType: "DOUBLE",
+    inspect.StrType: "STRING",
+    inspect.BoolType: "BOOLEAN",
+    inspect.DateTimeType: "TIMESTAMP",
+    inspect.DateType: "DATE",
+    inspect.DecimalType: NUMBER,
+    inspect.BytesType: "BINARY",
+}
+SUPPORTED = "int, float, str, bool, datetime, date, Decimal, bytes, an Event, a list or an Optional of these"
+
+
+class Event(msgspec.Struct, frozen=True):
+    """An immutable fact: derive from it and annotate the fields. A field without default must be in every record."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One field of an event as Spark sees it; ``nested`` holds the fields of an inner event."""
+
+    name: str
+    kind: str
+    required: bool
+    default: str | float | bool | None = None
+    nested: tuple["Column", ...] = ()
+
+
+def columns(event: type[Event]) -> tuple[Column, ...]:
+    """The columns of an event type, in order. UsageError names the field whose type has no Spark form."""
+    info = inspect.type_info(event)
+    if not isinstance(info, inspect.StructType):
+        raise UsageError(f"{event!r} is no event type", expected="a class derived from headwater.Event")
+    return tuple(_column(event.__name__, field) for field in info.fields)
+
+
+def ddl(event: type[Event]) -> str:
+    """The event's schema in Spark's notation: ``order_id BIGINT, at TIMESTAMP``."""
+    return ", ".join(f"`{column.name}` {column.kind}" for column in columns(event))
+
+
+def _column(owner: str, field: inspect.Field) -> Column:
+    name = field.encode_name
+    if name.startswith("_"):
+        raise UsageError(f"field {owner}.{name} begins with '_'", hint="such columns are Headwater's own")
+    inner, optional = _unwrap(field.type)
+    default = field.default if isinstance(field.default, str | int | float | bool) else None
+    nested = (
+        tuple(_column(inner.cls.__name__, f) for f in inner.fields)
+        if isinstance(inner, inspect.StructType)
+        else ()
+    )
+    return Column(name, _kind(f"{owner}.{name}", inner), field.required and not optional, default, nested)
+
+
+def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, bool]:
+    """An Optional's inner type, and whether it was optional."""
+    if isinstance(kind, inspect.UnionType):
+        inner = [part for part in kind.types if not isinstance(part, inspect.NoneType)]
+        if len(inner) == 1 and len(kind.types) == 2:
+            return inner[0], True
+    return kind, False
+
+
+def _kind(where: str, kind: inspect.Type) -> str:
+    kind, _ = _unwrap(kind)
+    if type(kind) in SCALARS:
+        return SCALARS[type(kind)]
+    if isinstance(kind, inspect.ListType):
+        return f"ARRAY<{_kind(where, kind.item_type)}>"
+    if isinstance(kind, inspect.StructType):
+        inner = (_column(kind.cls.__name__, field) for field in kind.fields)
+        return f"STRUCT<{', '.join(f'`{c.name}`: {c.kind}' for c in inner)}>"
+    got = type(kind).__name__.removesuffix("Type").lower()
+    raise UsageError(f"field {where} has a type without a Spark form", got=got, expected=SUPPORTED)
+
+
+def encode(event: Event) -> bytes:
+    """The event as wire JSON."""
+    return msgspec.json.encode(wire(event))
+
+
+def wire(value: Any) -> Any:
+    """A Python value as JSON has it on the wire."""
+    if isinstance(value, msgspec.Struct):
+        names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+        return {encoded: wire(getattr(value, name)) for name, encoded in names}
+    if isinstance(value, list | tuple):
+        return [wire(item) for item in value]
+    text = TEXTS.get(type(value))
+    return value if text is None else text(value)
+
+
+def _stamp(value: datetime) -> str:
+    """A moment in UTC with microseconds; one without a zone is taken for UTC."""
+    utc = value.astimezone(UTC) if value.tzinfo else value
+    return utc.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+TEXTS: dict[type, Callable[[Any], str]] = {
+    datetime: _stamp,
+    date: date.isoformat,
+    Decimal: lambda value: format(value, "f"),
+    bytes: lambda value: base64.b64encode(value).decode(),
+}
+
+
+def key_text(values: Sequence[Any]) -> str:
+    """A record's key: one value as text, several as a compact JSON array; a lone null is ``[null]``."""
+    if len(values) != 1 or values[0] is None:
+        return msgspec.json.encode([wire(value) for value in values]).decode()
+    text = wire(values[0])
+    return text if isinstance(text, str) else msgspec.json.encode(text).decode()
+
+
+def reason(value: bytes | None, event: type[Event]) -> str:
+    """Why a record is not such an event, for people; never raises."""
+    if value is None:
+        return "the value is null"
+    try:
+        msgspec.json.decode(value, type=event)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return str(error)
+    return f"a field does not fit {ddl(event)}"

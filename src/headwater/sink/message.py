@@ -1,0 +1,56 @@
+"""From a consumer's messages to changes; what is no row of a table is left out and named."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from headwater.change import Change
+
+__all__ = ["read"]
+
+logger = logging.getLogger(__name__)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What the sink itself looks at in a value; decoding it also proves that the value is a JSON object."""
+
+    version: int | None = msgspec.field(default=None, name="_version")
+
+
+_decode = msgspec.json.Decoder(Row).decode
+
+
+def read(messages: Iterable[Any]) -> tuple[list[Change], dict[int, int]]:
+    """The changes of one topic's messages, and for each partition the offset that comes after them.
+
+    A message without key or with a value that is no JSON object can never become a row: it is passed
+    over, and one line names the first of them.
+    """
+    changes: list[Change] = []
+    offsets: dict[int, int] = {}
+    refused: list[str] = []
+    for message in messages:
+        offsets[message.partition()] = message.offset() + 1
+        try:
+            changes.append(_change(message))
+        except (ValueError, msgspec.MsgspecError) as error:
+            refused.append(f"{message.topic()}-{message.partition()} offset {message.offset()}: {error}")
+    if refused:
+        logger.warning("%d records are no rows and were left out; the first is %s", len(refused), refused[0])
+    return changes, offsets
+
+
+def _change(message: Any) -> Change:
+    key, value = message.key(), message.value()
+    if key is None:
+        raise ValueError("a row needs a key")
+    return Change(
+        key=key.decode(),
+        value=None if value is None else value.decode(),
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp_ms=max(message.timestamp()[1], 0),
+        version=None if value is None else _decode(value).version,
+    )

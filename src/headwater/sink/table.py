@@ -1,0 +1,177 @@
+"""Tables of views in SQLite: rows and log position in one transaction.
+
+One file for each view, named ``<view>.db``. `headwater.view.table` reads the same file; this is its format:
+
+    row       key, value (JSON object, NULL for a deleted key), partition, offset, timestamp (ms), version
+    position  partition, offset: the next offset that the table has not seen
+    build     one line: build (ms when this table was begun), origin (id of the topic it was filled from)
+
+A deleted key stays as a hidden row, so that a subscriber who resumes learns of the deletion. A file of
+another format is begun anew: everything in it can be had again from the log.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from headwater.change import Change
+from headwater.clock import Clock, SystemClock
+from headwater.errors import StorageError
+from headwater.position import Position
+
+__all__ = ["SqliteTable"]
+
+FORMAT = 1
+CREATE = """
+CREATE TABLE row (
+    key TEXT PRIMARY KEY, value TEXT, partition INTEGER NOT NULL, offset INTEGER NOT NULL,
+    timestamp INTEGER NOT NULL, version INTEGER
+) WITHOUT ROWID;
+CREATE INDEX row_by_offset ON row (partition, offset);
+CREATE INDEX row_by_time ON row (timestamp) WHERE value IS NOT NULL;
+CREATE TABLE position (partition INTEGER PRIMARY KEY, offset INTEGER NOT NULL);
+CREATE TABLE build (build INTEGER NOT NULL, origin TEXT NOT NULL);
+INSERT INTO build VALUES (0, '');
+PRAGMA user_version = 1;
+"""
+UPSERT = """
+INSERT INTO row (key, value, partition, offset, timestamp, version) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, partition = excluded.partition,
+    offset = excluded.offset, timestamp = excluded.timestamp, version = excluded.version
+WHERE excluded.version IS NULL OR row.version IS NULL OR excluded.version > row.version
+"""
+MOVE = "INSERT INTO position VALUES (?, ?) ON CONFLICT (partition) DO UPDATE SET offset = excluded.offset"
+
+logger = logging.getLogger(__name__)
+
+
+class SqliteTable:
+    """The one writer of a view's file. It belongs to the thread that opened it.
+
+    `apply` is atomic and durable when it returns, and repeating it with the same records changes nothing.
+    It does not lock the file against a second writing process: `Delivery` locks the whole folder.
+    """
+
+    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+        self.path = path
+        self.topic = path.stem
+        self._clock = clock or SystemClock()
+        with _translated(path):
+            self._connection = _open(path)
+            read = self._connection.execute
+            self._offsets: dict[int, int] = dict(read("SELECT partition, offset FROM position").fetchall())
+            self._build, self._origin = _build(self._connection)
+        if not self._build:
+            self.reset("")
+
+    def apply(self, changes: Sequence[Change], position: Position) -> list[Change]:
+        """Writes the rows and moves to ``position`` in one transaction; returns the changes that took effect.
+
+        A change before the stored position was applied earlier and is dropped; so is one whose version
+        is not greater than the stored row's; of several changes of one key only the newest is written.
+        """
+        fresh = _newest([c for c in changes if c.offset >= self._offsets.get(c.partition, 0)])
+        moved = {p: o for p, o in position.of(self.topic).items() if o > self._offsets.get(p, 0)}
+        if not moved:
+            return []
+        with self._transaction():
+            applied = self._upsert(fresh)
+            self._connection.executemany(MOVE, moved.items())
+        self._offsets.update(moved)
+        return applied
+
+    def position(self) -> Position:
+        """The offsets stored with the rows: delivery goes on from here."""
+        return Position({self.topic: dict(self._offsets)} if self._offsets else {}, self._build)
+
+    @property
+    def origin(self) -> str:
+        """The id of the topic that fills this table; empty when the log knows no topic ids."""
+        return self._origin
+
+    def adopt(self, origin: str) -> None:
+        """Remembers the topic's id for a table that was begun without one."""
+        with self._transaction():
+            self._connection.execute("UPDATE build SET origin = ?", (origin,))
+        self._origin = origin
+
+    def reset(self, origin: str) -> None:
+        """Forgets every row and offset and begins a new build, to be filled from the log's start."""
+        build = max(self._clock.now_ms(), self._build + 1)
+        with self._transaction():
+            for statement in ("DELETE FROM row", "DELETE FROM position"):
+                self._connection.execute(statement)
+            self._connection.execute("UPDATE build SET build = ?, origin = ?", (build, origin))
+        self._offsets, self._build, self._origin = {}, build, origin
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _upsert(self, changes: Sequence[Change]) -> list[Change]:
+        execute = self._connection.execute
+        return [
+            c
+            for c in changes
+            if execute(UPSERT, (c.key, c.value, c.partition, c.offset, c.timestamp_ms, c.version)).rowcount
+        ]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _translated(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+
+def _newest(changes: Sequence[Change]) -> list[Change]:
+    """The change of each key that wins: the last, unless an earlier one has a version as great."""
+    newest: dict[str, Change] = {}
+    for change in changes:
+        held = newest.get(change.key)
+        if held is None or held.version is None or change.version is None or change.version > held.version:
+            newest.pop(change.key, None)  # so that the order of the result is the order of the log
+            newest[change.key] = change
+    return list(newest.values())
+
+
+def _build(connection: sqlite3.Connection) -> tuple[int, str]:
+    build, origin = connection.execute("SELECT build, origin FROM build").fetchone()
+    return int(build), str(origin)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, isolation_level=None, timeout=10)
+    found = connection.execute("PRAGMA user_version").fetchone()[0]
+    empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if found != FORMAT and not empty:
+        logger.warning("%s has format %d, this is %d: building it anew from the log", path, found, FORMAT)
+        connection.close()
+        _remove(path)
+        return _open(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    if empty:
+        connection.executescript(f"BEGIN IMMEDIATE; {CREATE} COMMIT;")
+    return connection
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        hint = "free disk space, or remove the file: the view is then rebuilt from the log"
+        raise StorageError(f"view table {path}: {error}", hint=hint) from error

@@ -1,0 +1,108 @@
+"""Query: the filters, the order and the limit that a reader asks of a view.
+
+    col=value        equal          col.ne=value      not equal
+    col.lt=value     less           col.lte=value     less or equal
+    col.gt=value     greater        col.gte=value     greater or equal
+    order=-col,col2  descending by col, then ascending by col2
+    limit=N          at most N rows
+
+A nested column is written with dots (``window.start``). A column that is itself called ``order`` or
+``limit`` is filtered with ``order.eq=``. Timestamps may be given in any ISO 8601 form.
+"""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+
+from headwater.errors import UsageError
+
+__all__ = ["Filter", "Order", "Query", "parse"]
+
+OPERATORS = {"eq": "IS", "ne": "IS NOT", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+LIMIT_DEFAULT = 1_000
+LIMIT_MAX = 100_000
+TERMS_MAX = 32
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+ -]\d\d:?\d\d)?")
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """One condition on one column; ``value`` is compared as a number with numbers and as text with text."""
+
+    column: str
+    operator: str
+    value: str
+
+
+class Order(msgspec.Struct, frozen=True):
+    column: str
+    descending: bool = False
+
+
+class Query(msgspec.Struct, frozen=True):
+    """Which rows, in which order (the key decides ties), and how many of them; no limit means all."""
+
+    filters: tuple[Filter, ...] = ()
+    order: tuple[Order, ...] = ()
+    limit: int | None = None
+
+
+def parse(parameters: Iterable[tuple[str, str]]) -> Query:
+    """Reads the parameters of a URL; a UsageError says which one is wrong."""
+    filters: list[Filter] = []
+    order: tuple[Order, ...] = ()
+    limit = LIMIT_DEFAULT
+    for name, value in parameters:
+        if name == "order":
+            order = tuple(_order(term) for term in value.split(",") if term)
+        elif name == "limit":
+            limit = _limit(value)
+        else:
+            filters.append(_filter(name, value))
+    if len(filters) + len(order) > TERMS_MAX:
+        raise UsageError(
+            "too many filters", got=str(len(filters) + len(order)), expected=f"at most {TERMS_MAX}"
+        )
+    return Query(tuple(filters), order, limit)
+
+
+def number(text: str) -> int | float | None:
+    """The number that a text is, or None."""
+    for convert in (int, float):
+        try:
+            found = convert(text)
+        except ValueError:
+            continue
+        return found if abs(found) < 2**63 else float(found)
+    return None
+
+
+def _filter(name: str, value: str) -> Filter:
+    column, dot, last = name.rpartition(".")
+    if dot and last in OPERATORS:
+        return Filter(column, last, _wire(value))
+    return Filter(name, "eq", _wire(value))
+
+
+def _order(term: str) -> Order:
+    return Order(term.lstrip("-"), descending=term.startswith("-"))
+
+
+def _limit(text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text) or not 0 < int(text) <= LIMIT_MAX:
+        raise UsageError("limit is wrong", got=repr(text[:40]), expected=f"a number from 1 to {LIMIT_MAX}")
+    return int(text)
+
+
+def _wire(value: str) -> str:
+    """A timestamp in the form that it has in the table (UTC, microseconds); anything else as it is."""
+    if not _TIME.fullmatch(value):
+        return value
+    try:
+        at = datetime.fromisoformat(value.replace(" ", "+"))
+    except ValueError:
+        return value
+    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,79 @@
+// Numbers and times in the reader's language, by Intl.
+
+const TIMESTAMP = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/;
+const DECIMAL = /^-?\d{1,30}(\.\d{1,30})?$/;
+
+const whole = new Intl.NumberFormat();
+const twoPlaces = new Intl.NumberFormat(undefined, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const fewPlaces = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
+const threeDigits = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 3 });
+const compact = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const clockSeconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const dayClock = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+const relative = new Intl.RelativeTimeFormat(undefined, { numeric: "always", style: "narrow" });
+
+export const isTimestamp = (value) => typeof value === "string" && TIMESTAMP.test(value);
+
+export const isWindow = (value) =>
+  value !== null && typeof value === "object" && isTimestamp(value.start) && isTimestamp(value.end);
+
+/** The number that a JSON value stands for (decimals travel as strings), or null. */
+export function numeric(value) {
+  if (typeof value === "number") return value;
+  if (typeof value === "string" && DECIMAL.test(value)) return Number(value);
+  return null;
+}
+
+export function number(value) {
+  if (Number.isInteger(value)) return whole.format(value);
+  return Math.abs(value) < 1 ? threeDigits.format(value) : twoPlaces.format(value);
+}
+
+/** For axes and figures, where room matters more than the last digit. */
+export function short(value) {
+  if (Math.abs(value) >= 10000) return compact.format(value);
+  return Math.abs(value) >= 10 ? fewPlaces.format(value) : threeDigits.format(value);
+}
+
+function sameDay(a, b) {
+  return a.toDateString() === b.toDateString();
+}
+
+export function time(when) {
+  const at = new Date(when);
+  if (!sameDay(at, new Date())) return dayClock.format(at);
+  return at.getSeconds() ? clockSeconds.format(at) : clock.format(at);
+}
+
+/** A tick on a time axis whose ticks are `step` milliseconds apart. */
+export function tick(ms, step) {
+  if (step < 60_000) return clockSeconds.format(ms);
+  return step < 86_400_000 ? clock.format(ms) : dayClock.format(ms);
+}
+
+export function timeWindow(value) {
+  const end = new Date(value.end);
+  const seconds = new Date(value.start).getSeconds() || end.getSeconds();
+  return `${time(value.start)} – ${(seconds ? clockSeconds : clock).format(end)}`;
+}
+
+export function ago(ms) {
+  if (ms === null || ms === undefined) return "never";
+  const seconds = Math.max(0, Math.round((Date.now() - ms) / 1000));
+  if (seconds < 1) return "now";
+  if (seconds < 60) return relative.format(-seconds, "second");
+  if (seconds < 3600) return relative.format(-Math.floor(seconds / 60), "minute");
+  if (seconds < 86400) return relative.format(-Math.floor(seconds / 3600), "hour");
+  return relative.format(-Math.floor(seconds / 86400), "day");
+}
+
+/** A cell of a view's row as a reader wants to see it. */
+export function cell(value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value === "number") return number(value);
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (isWindow(value)) return timeWindow(value);
+  if (isTimestamp(value)) return time(value);
+  return typeof value === "string" ? value : JSON.stringify(value);
+}

@@ -1,0 +1,124 @@
+// One view, live: its rows in memory, drawn at most ten times a second.
+
+import { Chart } from "./chart.js";
+import { byId, h, text } from "./dom.js";
+import { open } from "./feed.js";
+import { ago, cell, isWindow, number, numeric, short } from "./format.js";
+import { RowTable } from "./rows.js";
+
+const ROWS_MAX = 20000;
+const COLUMN_SAMPLE = 50;
+const RATE_SECONDS = 5;
+const FRAME_MS = 100;
+
+const name = decodeURIComponent(location.pathname.replace(/^\/live\//, ""));
+const rows = new Map(); // key -> {key, row, at, label, search}, oldest change first
+const counts = []; // changes in each of the last seconds
+const table = new RowTable(byId("head"), byId("body"), () => schedule());
+const chart = new Chart(byId("chart"), byId("legend"));
+let key = [];
+let unseen = 0; // rows on the server that this page was not sent
+let arrived = 0;
+let last = null;
+let scheduled = false;
+let drawnAt = 0;
+let measures = [];
+
+function put({ key: id, row, at }, fresh) {
+  rows.delete(id);
+  if (row === null) return;
+  const label = key.map((column) => cell(row[column])).join(" · ") || id;
+  rows.set(id, { key: id, row, at, label, fresh, search: Object.values(row).map(cell).join(" ").toLowerCase() });
+  if (rows.size > ROWS_MAX) {
+    rows.delete(rows.keys().next().value);
+    unseen += 1;
+  }
+}
+
+function columnsOf(entries) {
+  const found = new Set(key);
+  for (const { row } of entries.slice(-COLUMN_SAMPLE)) Object.keys(row).forEach((column) => found.add(column));
+  return [...found];
+}
+
+function chooseMeasures(entries, columns) {
+  const sample = entries.slice(-COLUMN_SAMPLE);
+  const found = columns.filter(
+    (column) => !key.includes(column) && sample.some(({ row }) => numeric(row[column]) !== null),
+  );
+  if (found.join("\n") === measures.join("\n")) return;
+  measures = found;
+  const select = byId("measure");
+  const was = select.value;
+  select.replaceChildren(...found.map((column) => h("option", { value: column }, column)));
+  if (found.includes(was)) select.value = was;
+  select.closest("label").hidden = found.length < 2;
+}
+
+function drawFigures(shown, matching) {
+  text(byId("count"), number(rows.size + unseen));
+  text(byId("last"), ago(last));
+  text(byId("rate"), short(counts.reduce((sum, value) => sum + value, 0) / Math.max(1, counts.length)));
+  const filtered = byId("filter").value.trim() !== "";
+  const empty = byId("empty");
+  empty.hidden = shown > 0;
+  text(empty, rows.size && filtered ? "No row matches the filter." : "Waiting for the first row…");
+  const note = byId("note");
+  note.hidden = shown >= matching && !unseen;
+  text(note, `${number(shown)} of ${number(matching)} rows shown${unseen ? `; ${number(unseen)} older rows are not on this page` : ""}`);
+}
+
+function draw() {
+  scheduled = false;
+  drawnAt = performance.now();
+  const entries = [...rows.values()];
+  const columns = columnsOf(entries);
+  const windowColumn = key.find((column) => entries.some((entry) => isWindow(entry.row[column])));
+  chooseMeasures(entries, columns);
+  if (entries.length) table.setColumns(columns, measures, windowColumn);
+  const wanted = byId("filter").value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+  const matching = wanted.length ? entries.filter((entry) => wanted.every((word) => entry.search.includes(word))) : entries;
+  const shown = table.draw(matching);
+  const measure = byId("measure").value;
+  byId("chart-card").hidden = !measure || !matching.length;
+  if (measure && matching.length) {
+    text(byId("chart-title"), windowColumn ? `${measure} over time` : `${measure} by ${key.join(", ")}`);
+    chart.draw(matching, key, measure);
+  }
+  drawFigures(shown, matching.length);
+}
+
+function schedule() {
+  if (scheduled) return;
+  scheduled = true;
+  setTimeout(() => requestAnimationFrame(draw), Math.max(0, drawnAt + FRAME_MS - performance.now()));
+}
+
+function onSnapshot(data) {
+  rows.clear();
+  key = data.key;
+  unseen = data.total - data.rows.length;
+  byId("key").replaceChildren("Key ", ...key.map((column) => h("span", { class: "chip" }, column)));
+  for (const change of data.rows.reverse()) put(change, false);
+  last = data.rows.at(-1)?.at ?? null;
+  schedule();
+}
+
+function onChanges({ changes }) {
+  for (const change of changes) put(change, true);
+  if (changes.length) last = changes.at(-1).at;
+  arrived += changes.length;
+  schedule();
+}
+
+document.title = `${name} · Headwater`;
+text(byId("name"), name);
+byId("filter").addEventListener("input", schedule);
+byId("measure").addEventListener("change", schedule);
+open(`/views/${encodeURIComponent(name)}/changes`, { snapshot: onSnapshot, changes: onChanges });
+setInterval(() => {
+  counts.push(arrived);
+  if (counts.length > RATE_SECONDS) counts.shift();
+  arrived = 0;
+  schedule();
+}, 1000);

@@ -1,0 +1,214 @@
+"""ViewTable: reads the table of a view. Only `headwater.sink.table` writes it, and describes its format."""
+
+import difflib
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import msgspec
+
+from headwater.errors import StorageError, UsageError
+from headwater.position import Position
+from headwater.view.query import OPERATORS, Filter, Query, number
+
+__all__ = ["Extent", "Row", "Snapshot", "ViewTable"]
+
+SAMPLE_ROWS = 50
+"""The newest rows tell which columns a view has."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One row as it is stored: ``value`` is a JSON object, or None for a deleted key."""
+
+    key: str
+    value: str | None
+    timestamp_ms: int
+
+    def columns(self) -> dict[str, Any]:
+        """The columns that a user sees: those that begin with ``_`` are ours."""
+        values = msgspec.json.decode(self.value or "{}")
+        return {name: value for name, value in values.items() if not name.startswith("_")}
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Rows and the position at which they stood so, from one transaction."""
+
+    rows: tuple[Row, ...]
+    position: Position
+    more: bool = False
+    """There are rows beyond the limit."""
+
+
+class Extent(msgspec.Struct, frozen=True):
+    """The size of a table and when its log was last written to, with the position of that answer."""
+
+    rows: int
+    changed_at_ms: int | None
+    position: Position
+
+
+class ViewTable:
+    """The read side of one view's file; any thread or process may use it beside the writer.
+
+    Every call is one read transaction of its own. A file that is not there yet is an empty table.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.topic = path.stem
+
+    def rows(self, query: Query | None = None) -> Snapshot:
+        """The rows that a query asks for; an unknown column is a UsageError that names the nearest."""
+        query = query or Query()
+        with self._reading() as connection:
+            if connection is None:
+                return Snapshot((), Position())
+            _check(connection, query)
+            where, parameters = _where(query.filters)
+            terms = [f"json_extract(value, :o{i}){' DESC' * o.descending}" for i, o in enumerate(query.order)]
+            parameters |= {f"o{i}": _path(o.column) for i, o in enumerate(query.order)}
+            order = ", ".join([*terms, "key"])
+            return self._snapshot(connection, f"{where} ORDER BY {order}", parameters, query.limit)
+
+    def newest(self, limit: int) -> Snapshot:
+        """The rows that changed last, newest first."""
+        with self._reading() as connection:
+            if connection is None:
+                return Snapshot((), Position())
+            return self._snapshot(connection, "value IS NOT NULL ORDER BY timestamp DESC, key", {}, limit)
+
+    def since(self, position: Position, limit: int) -> Snapshot | None:
+        """The rows (deleted ones with value None) that changed behind ``position``, oldest change first.
+
+        None when this cannot be told: the table was rebuilt since, has not reached ``position``, or more
+        than ``limit`` rows changed. The reader then takes a whole snapshot.
+        """
+        with self._reading() as connection:
+            here = Position() if connection is None else self._position(connection)
+            if connection is None or not here.covers(position):
+                return None
+            behind = [(p, position.of(self.topic).get(p, 0)) for p in here.of(self.topic)]
+            where = (
+                " OR ".join(f"partition = {p:d} AND offset >= {offset:d}" for p, offset in behind) or "false"
+            )
+            found = self._snapshot(connection, f"({where}) ORDER BY timestamp, partition, offset", {}, limit)
+            return None if found.more else found
+
+    def extent(self) -> Extent:
+        """How much there is, without reading the rows."""
+        with self._reading() as connection:
+            if connection is None:
+                return Extent(0, None, Position())
+            found = "SELECT count(*), max(timestamp) FROM row WHERE value IS NOT NULL"
+            rows, changed_at = connection.execute(found).fetchone()
+            return Extent(rows, changed_at, self._position(connection))
+
+    def position(self) -> Position:
+        """Up to where the log is applied."""
+        with self._reading() as connection:
+            return Position() if connection is None else self._position(connection)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        if not self.path.exists():
+            yield None
+            return
+        try:
+            with closing(
+                sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)
+            ) as connection:
+                connection.isolation_level = None
+                connection.execute("BEGIN")
+                made = connection.execute(
+                    "SELECT count(*) FROM sqlite_master WHERE name = 'build'"
+                ).fetchone()[0]
+                yield connection if made else None
+        except sqlite3.Error as error:
+            raise StorageError(f"view table {self.path}: {error}") from error
+
+    def _position(self, connection: sqlite3.Connection) -> Position:
+        offsets = dict(connection.execute("SELECT partition, offset FROM position").fetchall())
+        build = int(connection.execute("SELECT build FROM build").fetchone()[0])
+        return Position({self.topic: offsets} if offsets else {}, build)
+
+    def _snapshot(
+        self, connection: sqlite3.Connection, clauses: str, parameters: Mapping[str, Any], limit: int | None
+    ) -> Snapshot:
+        statement = f"SELECT key, value, timestamp FROM row WHERE {clauses} LIMIT :limit"  # noqa: S608 clauses are ours
+        bound = {**parameters, "limit": -1 if limit is None else limit + 1}
+        rows = tuple(Row(*found) for found in connection.execute(statement, bound))
+        more = limit is not None and len(rows) > limit
+        return Snapshot(rows[:limit] if more else rows, self._position(connection), more)
+
+
+def _where(filters: tuple[Filter, ...]) -> tuple[str, dict[str, Any]]:
+    clauses = ["value IS NOT NULL"]
+    parameters: dict[str, Any] = {}
+    for i, found in enumerate(filters):
+        parameters |= {f"p{i}": _path(found.column), f"t{i}": found.value, f"n{i}": number(found.value)}
+        sign = OPERATORS[found.operator]
+        missing = f"'null' {sign} :t{i}" if found.operator in ("eq", "ne") else "0"
+        clauses.append(
+            f"CASE json_type(value, :p{i}) WHEN 'text' THEN json_extract(value, :p{i}) {sign} :t{i}"
+            f" WHEN 'integer' THEN json_extract(value, :p{i}) {sign} :n{i}"
+            f" WHEN 'real' THEN json_extract(value, :p{i}) {sign} :n{i}"
+            f" WHEN 'true' THEN 'true' {sign} :t{i} WHEN 'false' THEN 'false' {sign} :t{i}"
+            f" ELSE {missing} END"
+        )
+    return " AND ".join(clauses), parameters
+
+
+def _path(column: str) -> str:
+    return "$" + "".join(f'."{part}"' for part in column.split("."))
+
+
+def _check(connection: sqlite3.Connection, query: Query) -> None:
+    """Refuses columns that no row has, and comparisons that could never be true."""
+    if not query.filters and not query.order:
+        return
+    known = _sample(connection)
+    for column in [*(f.column for f in query.filters), *(o.column for o in query.order)]:
+        _check_column(connection, column, known)
+    for found in query.filters:
+        numeric = known.get(found.column) in (int, float)
+        if numeric and number(found.value) is None and found.value != "null":
+            raise UsageError(f"column {found.column!r} holds numbers", got=repr(found.value[:40]))
+
+
+def _check_column(connection: sqlite3.Connection, column: str, known: Mapping[str, type]) -> None:
+    if known.get(column, dict) is not dict or not known:
+        return
+    inner = [name for name in known if name.startswith(f"{column}.")]
+    if inner:
+        raise UsageError(f"column {column!r} has parts", expected=" or ".join(inner))
+    hidden = column.startswith("_") or '"' in column
+    exists = "SELECT 1 FROM row WHERE value IS NOT NULL AND json_type(value, ?) IS NOT NULL LIMIT 1"
+    if not hidden and connection.execute(exists, (_path(column),)).fetchone():
+        return
+    names = [name for name, kind in known.items() if kind is not dict]
+    near = difflib.get_close_matches(column, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"columns are: {', '.join(names)}"
+    raise UsageError(f"unknown column {column!r}", hint=hint)
+
+
+def _sample(connection: sqlite3.Connection) -> dict[str, type]:
+    """Column → type of its values, nested ones with dots, as the newest rows have them."""
+    newest = "SELECT value FROM row WHERE value IS NOT NULL ORDER BY timestamp DESC LIMIT ?"
+    kinds: dict[str, type] = {}
+    for (value,) in connection.execute(newest, (SAMPLE_ROWS,)):
+        _note_kinds(msgspec.json.decode(value), "", kinds)
+    return kinds
+
+
+def _note_kinds(columns: Mapping[str, Any], prefix: str, kinds: dict[str, type]) -> None:
+    for name, value in columns.items():
+        if name.startswith("_"):
+            continue
+        column = f"{prefix}{name}"
+        if kinds.get(column, NoneType) is NoneType:
+            kinds[column] = type(value)
+        if isinstance(value, dict):
+            _note_kinds(value, f"{column}.", kinds)

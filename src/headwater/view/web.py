@@ -1,0 +1,203 @@
+"""The console's HTTP: views as JSON, changes as server-sent events, two pages.
+
+    GET /                       the page that lists the views
+    GET /live/NAME              the page that draws one view
+    GET /views                  all views: name, key columns, rows, position
+    GET /views/NAME?…           the rows of one (filters, order, limit: see `headwater.view.query`)
+    GET /views/NAME/changes     its changes as they commit; ``Last-Event-ID`` or ``?since=`` resumes
+    GET /activity               the numbers of the first page, as they change
+    GET /health                 200 while the console works, 503 with the reason when it does not
+
+Errors are JSON: ``{"error": one line, "what", "got", "expected", "hint"}``.
+"""
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from headwater.errors import HeadwaterError, StorageError, UsageError
+from headwater.view import stream
+from headwater.view.push import Hub
+from headwater.view.query import parse
+from headwater.view.table import ViewTable
+
+__all__ = ["Info", "ViewInfo", "build"]
+
+STATIC = Path(__file__).parent / "static"
+HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class ViewInfo(msgspec.Struct, frozen=True):
+    """What the console knows of a view before its first row."""
+
+    name: str
+    key: tuple[str, ...]
+
+
+class Info(msgspec.Struct, frozen=True):
+    """What the console says about the system that it belongs to."""
+
+    app: str
+    log: str
+    views: tuple[ViewInfo, ...]
+    problem: str = ""
+    """Why the console does not work; empty while it does."""
+
+
+class ViewStatus(msgspec.Struct, frozen=True):
+    """A view in a list: ``changes`` counts since the console started, ``changed_at`` is in milliseconds."""
+
+    name: str
+    key: tuple[str, ...]
+    rows: int
+    position: str
+    changes: int
+    changed_at: int | None
+
+
+class Status(msgspec.Struct, frozen=True):
+    app: str
+    log: str
+    problem: str
+    views: tuple[ViewStatus, ...]
+
+
+class Rows(msgspec.Struct, frozen=True):
+    view: str
+    key: tuple[str, ...]
+    position: str
+    rows: list[dict[str, Any]]
+    more: bool
+
+
+def build(
+    folder: Path, hub: Hub, info: Callable[[], Info], *, heartbeat_seconds: float = stream.HEARTBEAT_SECONDS
+) -> Starlette:
+    """The ASGI application over the tables in ``folder``; ``hub`` tells it of commits."""
+    pages = Pages(folder, hub, info, heartbeat_seconds)
+    routes = [
+        Route("/", pages.index),
+        Route("/live/{name}", pages.live),
+        Route("/views", pages.views),
+        Route("/views/{name}", pages.rows),
+        Route("/activity", pages.activity),
+        Route("/views/{name}/changes", pages.changes),
+        Route("/health", pages.health),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    handlers: Any = {HeadwaterError: _on_error, HTTPException: _on_http_error}
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=[Middleware(GZipMiddleware)])
+
+
+class Pages:
+    """The handlers. They keep nothing between requests: all state is in the tables and in the hub."""
+
+    def __init__(self, folder: Path, hub: Hub, info: Callable[[], Info], heartbeat_seconds: float) -> None:
+        self._folder = folder
+        self._hub = hub
+        self._info = info
+        self._heartbeat_seconds = heartbeat_seconds
+
+    async def index(self, _request: Request) -> Response:
+        return FileResponse(STATIC / "index.html", headers=HEADERS)
+
+    async def live(self, request: Request) -> Response:
+        self._view(request)
+        return FileResponse(STATIC / "live.html", headers=HEADERS)
+
+    async def views(self, _request: Request) -> Response:
+        status = await self._status()
+        return _json(status.views)
+
+    async def rows(self, request: Request) -> Response:
+        view = self._view(request)
+        query = parse(request.query_params.multi_items())
+        found = await run_in_threadpool(self._table(view.name).rows, query)
+        rows = [row.columns() for row in found.rows]
+        return _json(Rows(view.name, view.key, str(found.position), rows, found.more))
+
+    async def changes(self, request: Request) -> Response:
+        view = self._view(request)
+        token = request.headers.get("last-event-id") or request.query_params.get("since")
+        table = self._table(view.name)
+        return _events(stream.changes(self._hub, table, view.key, token, self._heartbeat_seconds))
+
+    async def activity(self, _request: Request) -> Response:
+        return _events(stream.activity(self._hub, self._status, self._heartbeat_seconds))
+
+    async def health(self, _request: Request) -> Response:
+        info = self._info()
+        body = {"status": "failing" if info.problem else "ok", "problem": info.problem, "log": info.log}
+        return _json(body, 503 if info.problem else 200)
+
+    async def _status(self) -> Status:
+        info = self._info()
+        views = await run_in_threadpool(lambda: tuple(self._view_status(view) for view in info.views))
+        return Status(info.app, info.log, info.problem, views)
+
+    def _view_status(self, view: ViewInfo) -> ViewStatus:
+        extent = self._table(view.name).extent()
+        seen = self._hub.activity(view.name)
+        changed_at = seen.changed_at_ms or extent.changed_at_ms
+        return ViewStatus(view.name, view.key, extent.rows, str(extent.position), seen.changes, changed_at)
+
+    def _table(self, view: str) -> ViewTable:
+        return ViewTable(self._folder / f"{view}.db")
+
+    def _view(self, request: Request) -> ViewInfo:
+        name = request.path_params["name"]
+        views = {view.name: view for view in self._info().views}
+        if name not in views:
+            near = difflib.get_close_matches(name, views, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"views are: {', '.join(views) or 'none yet'}"
+            raise UnknownViewError(f"unknown view {name!r}", hint=hint)
+        return views[name]
+
+
+class UnknownViewError(UsageError):
+    """A name that no view has: 404, where other usage errors are 400."""
+
+
+async def _on_error(_request: Request, error: Exception) -> Response:
+    statuses: dict[type[Exception], int] = {UnknownViewError: 404, UsageError: 400, StorageError: 503}
+    status = statuses.get(type(error), 500)
+    fields = {name: getattr(error, name, "") for name in ("what", "got", "expected", "hint")}
+    return _json({"error": str(error), **fields}, status)
+
+
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
+    what = f"{request.method} {request.url.path}: {error.detail}"
+    return Response(
+        msgspec.json.encode(
+            {"error": what, "what": what, "got": "", "expected": "", "hint": "GET /views lists the views"}
+        ),
+        error.status_code,
+        {**HEADERS, **(error.headers or {})},
+        "application/json",
+    )
+
+
+def _json(body: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, HEADERS, "application/json")
+
+
+def _events(events: Any) -> Response:
+    return StreamingResponse(
+        events, headers={**HEADERS, "X-Accel-Buffering": "no"}, media_type="text/event-stream"
+    )

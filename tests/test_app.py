@@ -1,0 +1,232 @@
+"""Applications: declarations, the checks of the graph and its drawing, without Spark."""
+
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+import headwater as hw
+from headwater.sql import tables
+
+ORDERS = Path(__file__).parents[1] / "examples" / "orders" / "app.py"
+
+
+class Order(hw.Event):
+    order_id: int
+    country: str
+    at: datetime
+
+
+@pytest.fixture
+def app():
+    app = hw.App("shop")
+    app.stream("orders", Order, key="order_id", time="at")
+    return app
+
+
+def refusal(app):
+    with pytest.raises(hw.UsageError) as caught:
+        app.graph()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_inputs_of_a_view_are_its_parameters(app):
+    @app.view(key="country")
+    def totals(orders):
+        return orders
+
+    graph = app.graph()
+    assert list(graph.streams) == ["orders"]
+    assert graph.views["totals"].key == ("country",)
+    assert graph.inputs(graph.views["totals"]) == {"orders": graph.streams["orders"]}
+
+
+def test_a_declared_function_stays_callable(app):
+    @app.view(key="country")
+    def totals(orders):
+        return orders
+
+    assert totals(5) == 5
+
+
+def test_inputs_can_be_named_otherwise(app):
+    @app.view(key="country", inputs={"o": "orders"})
+    def totals(o):
+        return o
+
+    app.sql("latest", "SELECT * FROM x", key="order_id", inputs={"x": "orders"})
+    assert app.graph().views["totals"].inputs == {"o": "orders"}
+    assert app.graph().views["latest"].inputs == {"x": "orders"}
+
+
+def test_inputs_that_are_no_parameters_are_refused(app):
+    with pytest.raises(hw.UsageError, match="inputs are not its parameters; got x; expected orders"):
+
+        @app.view(key="country", inputs={"x": "orders"})
+        def totals(orders):
+            return orders
+
+
+def test_an_unknown_input_is_refused_with_the_nearest_name(app):
+    @app.view(key="country")
+    def totals(order):
+        return order
+
+    assert refusal(app) == "view 'totals': unknown input 'order'; did you mean 'orders'?"
+
+
+def test_an_unknown_table_of_a_query_is_refused(app):
+    app.sql("totals", "SELECT * FROM ordrs", key="country")
+    assert refusal(app) == "view 'totals': unknown input 'ordrs'; did you mean 'orders'?"
+
+
+def test_views_in_a_circle_are_refused(app):
+    app.sql("a", "SELECT * FROM b", key="k")
+    app.sql("b", "SELECT * FROM c JOIN orders USING (k)", key="k")
+    app.sql("c", "SELECT * FROM a", key="k")
+    assert "views read each other in a circle: a -> b -> c -> a" in refusal(app)
+
+
+def test_views_of_views_are_refused_for_now(app):
+    app.sql("a", "SELECT * FROM orders", key="order_id")
+    app.sql("b", "SELECT * FROM a", key="order_id")
+    assert refusal(app).startswith("view 'b' reads view 'a'; views of views come later; let it read orders")
+
+
+@pytest.mark.parametrize("key", [(), []])
+def test_a_view_without_key_is_refused(app, key):
+    app.sql("totals", "SELECT * FROM orders", key=key)
+    assert refusal(app).startswith("view 'totals' has no key; name the columns that identify a row")
+
+
+def test_a_view_decorated_without_a_call_is_refused(app):
+    with pytest.raises(hw.UsageError, match=r"view 'totals' has no key; write @app.view\(key=\[...\]\)"):
+
+        @app.view
+        def totals(orders):
+            return orders
+
+
+@pytest.mark.parametrize(("key", "said"), [("", "key '' is no column"), ("_version", "key '_version' is no column")])
+def test_a_key_that_is_no_column_of_the_user_is_refused(app, key, said):
+    app.sql("totals", "SELECT * FROM orders", key=[key])
+    assert said in refusal(app)
+
+
+def test_a_watermark_inside_a_view_is_refused(app):
+    @app.view(key="country")
+    def totals(orders):
+        return (lambda frame: frame.withWatermark("at", "1 minute"))(orders)
+
+    said = refusal(app)
+    assert said.startswith("view 'totals' calls withWatermark")
+    assert said.endswith("delay=")
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "über", "x" * 201])
+def test_a_name_that_is_no_topic_name_is_refused(app, name):
+    app.sql(name, "SELECT * FROM orders", key="order_id")
+    assert "is no topic name" in refusal(app)
+
+
+@pytest.mark.parametrize("ending", ["progress", "late", "ledger", "invalid", "dead"])
+def test_a_name_with_a_reserved_ending_is_refused(app, ending):
+    app.sql(f"orders.{ending}", "SELECT * FROM orders", key="order_id")
+    assert f"ends in '.{ending}'" in refusal(app)
+
+
+def test_two_declarations_of_one_name_are_refused(app):
+    app.sql("orders", "SELECT * FROM orders", key="order_id")
+    assert refusal(app).startswith("two declarations are named 'orders'")
+
+
+def test_a_view_that_would_write_a_streams_topic_is_refused(app):
+    app.stream("clicks", Order, key="order_id", time="at", topic="web")
+    app.sql("web", "SELECT * FROM orders", key="order_id")
+    assert refusal(app).startswith("view 'web' would write the topic of stream 'clicks'")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"time": "att"}, "stream 's': time 'att' is no field of Order; did you mean 'at'?"),
+        ({"time": "country"}, "stream 's': time 'country' is no event time; got STRING; expected a datetime field"),
+        ({"key": "id"}, "stream 's': key 'id' is no field of Order"),
+        ({"key": ()}, "stream 's' has no key"),
+        ({"delay": "soon"}, "stream 's': delay is wrong; got 'soon'; expected a number and a unit, like '10 minutes'"),
+        ({"pattern": "("}, "stream 's': pattern '(' is no regular expression"),
+        ({"pattern": "a.*", "topic": "a"}, "stream 's' has both a topic and a pattern"),
+    ],
+)
+def test_a_wrong_stream_is_refused(change, said):
+    app = hw.App("shop")
+    app.stream("s", Order, **{"key": "order_id", "time": "at", **change})
+    assert refusal(app).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("SELECT window, count(*) FROM orders GROUP BY window(at, '1 minute')", ["orders"]),
+        ("select * from a, b join c on a.x = b.y left join `d.e-f` as d using (k)", ["a", "b", "c", "d.e-f"]),
+        ("WITH x AS (SELECT * FROM a) SELECT extract(year FROM at) FROM x -- from y", ["a"]),
+        ("SELECT * FROM (SELECT 'from q', /* from r */ 1 FROM a WHERE b IS DISTINCT FROM c) t, d", ["a", "d"]),
+        ("SELECT trim(BOTH ' ' FROM name) FROM a UNION ALL SELECT 1 FROM a", ["a"]),
+    ],
+)
+def test_the_tables_of_a_query_are_found(query, found):
+    assert tables(query) == found
+
+
+def test_the_graph_is_drawn_with_keys_times_and_tiers(app):
+    app.stream("clicks", Order, key=["order_id", "country"], time="at", delay="1 hour", pattern="web-.*")
+    app.sql("latest", "SELECT * FROM orders", key="order_id", latency="realtime")
+    app.sql("rates", "SELECT * FROM orders JOIN clicks USING (order_id)", key=["window", "country"])
+    assert app.graph().text() == (
+        "shop\n"
+        "\n"
+        "orders  topic orders · key order_id · time at · delay 10 minutes\n"
+        "  ├─► latest  key order_id · SQL · real time\n"
+        "  └─► rates   key window, country · SQL · micro-batch · with clicks\n"
+        "\n"
+        "clicks  topics web-.* · key order_id, country · time at · delay 1 hour\n"
+        "  └─► rates   key window, country · SQL · micro-batch · with orders"
+    )
+
+
+def test_an_application_file_is_loaded():
+    app = hw.App.load(str(ORDERS))
+    assert app.name == "shop"
+    assert list(app.graph().views) == ["revenue", "orders_per_minute"]
+    assert app.folder == ORDERS.parent
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\ny = 1 / 0\n", "line 2: ZeroDivisionError: division by zero"),
+        ("def f(:\n", "line 1: SyntaxError"),
+        ("x = 1\n", "defines 0 apps; expected one"),
+        ("import headwater as hw\na = hw.App('a')\nb = hw.App('b')\n", "defines 2 apps; expected one"),
+    ],
+)
+def test_a_wrong_application_file_is_one_clear_line(tmp_path, text, said):
+    file = tmp_path / "wrong.py"
+    file.write_text(text)
+    with pytest.raises(hw.UsageError) as caught:
+        hw.App.load(str(file))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_application_file_is_named(tmp_path):
+    with pytest.raises(hw.UsageError, match=r"nothing\.py does not exist"):
+        hw.App.load(str(tmp_path / "nothing.py"))
+
+
+def test_importing_headwater_loads_no_spark():
+    code = "import sys, headwater; sys.exit('pyspark' in sys.modules or 'confluent_kafka' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,117 @@
+"""The pages in a real browser."""
+
+import shutil
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser):
+    page = browser.new_page()
+    errors = []
+    page.on("pageerror", lambda error: errors.append(error))  # noqa: PLW0108  the client writes on it
+    page.set_default_timeout(15_000)
+    yield page
+    assert errors == []
+    page.close()
+
+
+def row(country, revenue, minute=0):
+    window = {
+        "start": f"2026-01-05T09:{minute:02}:00.000000Z",
+        "end": f"2026-01-05T09:{minute + 5:02}:00.000000Z",
+    }
+    return {"window": window, "country": country, "revenue": revenue, "orders": 1}
+
+
+def test_a_number_changes_without_reloading(console, log, revenue, page):
+    log.put(revenue, {"DE": row("DE", 1)})
+    page.goto(f"{console.url}/live/{revenue}")
+    page.evaluate("window.same = true")
+    cell = page.get_by_test_id("cell-revenue").first
+    expect(cell).to_have_text("1")
+    expect(page.get_by_test_id("connection")).to_have_text("Live")
+
+    log.put(revenue, {"DE": row("DE", 4321)})
+    expect(cell).to_have_text("4,321")
+    log.put(revenue, {"FR": row("FR", 7)})
+    expect(page.get_by_test_id("row-count")).to_have_text("2")
+    log.put(revenue, {"FR": None})
+    expect(page.get_by_test_id("row-count")).to_have_text("1")
+
+    assert page.evaluate("window.same")
+
+
+def test_the_first_page_lists_views_and_follows_them(console, log, revenue, page):
+    page.goto(console.url)
+    view = page.get_by_test_id(f"view-{revenue}")
+    expect(view.get_by_test_id("row-count")).to_have_text("0")
+
+    log.put(revenue, {"DE": row("DE", 1), "FR": row("FR", 2)})
+    expect(view.get_by_test_id("row-count")).to_have_text("2")
+    expect(page.get_by_test_id("position")).to_have_text("2 records applied")
+
+    view.get_by_role("link").click()
+    expect(page.get_by_test_id("cell-country")).to_have_count(2)
+    expect(page.locator("#chart path")).to_have_count(2)
+
+
+def test_the_page_comes_back_after_the_console_was_away(console, log, revenue, page):
+    log.put(revenue, {"DE": row("DE", 1)})
+    page.goto(f"{console.url}/live/{revenue}")
+    expect(page.get_by_test_id("cell-revenue").first).to_have_text("1")
+
+    console.stop()
+    expect(page.get_by_test_id("connection")).to_have_text("Reconnecting")
+    log.put(revenue, {"DE": row("DE", 2), "FR": row("FR", 3)})
+    console.start()
+
+    expect(page.get_by_test_id("connection")).to_have_text("Live")
+    expect(page.get_by_test_id("row-count")).to_have_text("2")
+
+
+def test_what_a_view_holds_is_shown_as_text_only(console, log, revenue, page):
+    attack = '<img src=x onerror="window.harmed = true"><script>window.harmed = true</script>'
+    log.put(revenue, {attack: row(attack, 5)})
+    page.goto(f"{console.url}/live/{revenue}")
+
+    expect(page.get_by_test_id("cell-country")).to_have_text(attack)
+    expect(page.locator("#legend")).to_contain_text("onerror")
+    assert page.evaluate("window.harmed") is None
+    assert page.locator("main img").count() == 0
+
+
+def test_rows_can_be_filtered_and_sorted_with_the_keyboard(console, log, revenue, page):
+    log.put(revenue, {c: row(c, n) for n, c in enumerate(["DE", "FR", "GB"])})
+    page.goto(f"{console.url}/live/{revenue}")
+    expect(page.get_by_test_id("cell-country")).to_have_count(3)
+
+    page.get_by_role("button", name="revenue").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("cell-country").first).to_have_text("GB")
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("cell-country").first).to_have_text("DE")
+
+    page.get_by_role("searchbox").fill("fr")
+    expect(page.get_by_test_id("cell-country")).to_have_count(1)
+    page.get_by_role("searchbox").fill("nothing like it")
+    expect(page.locator("#empty")).to_have_text("No row matches the filter.")

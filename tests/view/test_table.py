@@ -1,0 +1,165 @@
+"""Queries on a view's table."""
+
+import json
+
+import pytest
+
+from headwater.change import Change
+from headwater.errors import UsageError
+from headwater.position import Position
+from headwater.sink import SqliteTable
+from headwater.view import ViewTable
+from headwater.view.query import parse
+
+ROWS = {
+    "a": {
+        "country": "DE",
+        "revenue": 10,
+        "ok": True,
+        "window": {"start": "2026-01-05T09:00:00.000000Z"},
+        "note": None,
+        "_version": 4,
+    },
+    "b": {
+        "country": "FR",
+        "revenue": 2.5,
+        "ok": False,
+        "window": {"start": "2026-01-05T09:05:00.000000Z"},
+        "note": "x",
+    },
+    "c": {
+        "country": "GB",
+        "revenue": 100,
+        "ok": True,
+        "window": {"start": "2026-01-05T09:05:00.000000Z"},
+        "note": "5",
+    },
+    "d": {
+        "country": "5",
+        "revenue": 3,
+        "ok": True,
+        "window": {"start": "2026-01-05T09:10:00.000000Z"},
+        "rare": 1,
+    },
+}
+
+
+@pytest.fixture
+def table(tmp_path):
+    writer = SqliteTable(tmp_path / "v.db")
+    changes = [Change(key, json.dumps(row), 0, n, n) for n, (key, row) in enumerate(ROWS.items())]
+    writer.apply([*changes, Change("gone", None, 0, 4, 4)], Position({"v": {0: 5}}))
+    writer.close()
+    return ViewTable(tmp_path / "v.db")
+
+
+def keys(table, *parameters):
+    query = parse(tuple(text.split("=", 1)) for text in parameters)
+    return [row.key for row in table.rows(query).rows]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ([], "abcd"),
+        (["country=FR"], "b"),
+        (["country=5"], "d"),
+        (["country.ne=FR"], "acd"),
+        (["revenue=10"], "a"),
+        (["revenue=2.5"], "b"),
+        (["revenue.gte=3"], "acd"),
+        (["revenue.gt=3"], "ac"),
+        (["revenue.lt=3"], "b"),
+        (["revenue.lte=3"], "bd"),
+        (["revenue.gt=2", "revenue.lt=50"], "abd"),
+        (["ok=true"], "acd"),
+        (["ok=false"], "b"),
+        (["note=null"], "ad"),
+        (["note=5"], "c"),
+        (["window.start.gte=2026-01-05T09:05:00Z"], "bcd"),
+        (["window.start=2026-01-05T10:05+01:00"], "bc"),
+        (["window.start.lt=2026-01-05T09:05"], "a"),
+        (["rare=1"], "d"),
+        (["order=revenue"], "bdac"),
+        (["order=-revenue"], "cadb"),
+        (["order=-window.start,country"], "dbca"),
+        (["order=-revenue", "limit=2"], "ca"),
+        (["country=nowhere"], ""),
+        (["country=' OR 1=1 --"], ""),
+    ],
+)
+def test_filters_order_and_limit(table, asked, expected):
+    assert "".join(keys(table, *asked)) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("revenu=1", "unknown column 'revenu'; did you mean 'revenue'?"),
+        ("order=-contry", "unknown column 'contry'; did you mean 'country'?"),
+        ("window.begin=1", "did you mean 'window.start'"),
+        ("window=1", "column 'window' has parts; expected window.start"),
+        ("_version=4", "unknown column '_version'"),
+        ("zzzzzz=1", "columns are: country, revenue"),
+        ('a"b=1', "unknown column"),
+        ("revenue=much", "column 'revenue' holds numbers; got 'much'"),
+        ("limit=0", "limit is wrong; got '0'; expected a number from 1 to 100000"),
+        ("limit=-1", "limit is wrong"),
+        ("limit=ten", "limit is wrong"),
+    ],
+)
+def test_a_wrong_query_says_what_is_wrong_and_what_is_near(table, asked, message):
+    with pytest.raises(UsageError) as error:
+        keys(table, asked)
+
+    assert message in str(error.value)
+
+
+def test_too_many_filters_are_refused():
+    with pytest.raises(UsageError, match="too many filters"):
+        parse([("revenue.gt", "1")] * 100)
+
+
+def test_a_cut_result_says_that_there_is_more(table):
+    assert table.rows(parse([("limit", "3")])).more
+    assert not table.rows(parse([("limit", "4")])).more
+    assert len(table.rows().rows) == 4
+
+
+def test_columns_that_are_ours_are_not_shown(table):
+    row = table.rows(parse([("country", "DE")])).rows[0]
+
+    assert row.columns() == {name: value for name, value in ROWS["a"].items() if name != "_version"}
+
+
+def test_rows_and_position_come_from_one_moment(table):
+    snapshot = table.newest(2)
+
+    assert [row.key for row in snapshot.rows] == ["d", "c"]
+    assert snapshot.more
+    assert snapshot.position == table.position() == table.extent().position
+    assert table.extent().rows == 4
+    assert table.extent().changed_at_ms == 3
+
+
+def test_what_changed_since_a_position_is_told_or_refused(table):
+    here = table.position()
+
+    def since(offset, limit=10):
+        found = table.since(Position({"v": {0: offset}}, here.build), limit)
+        return None if found is None else [(row.key, row.value is None) for row in found.rows]
+
+    assert since(3) == [("d", False), ("gone", True)]
+    assert since(5) == []
+    assert since(6) is None  # a position that this table has not reached
+    assert since(0, limit=3) is None  # too much: a snapshot is cheaper
+    assert table.since(Position({"v": {0: 3}}, here.build - 1), 10) is None
+
+
+def test_a_table_that_is_not_there_yet_is_empty(tmp_path):
+    table = ViewTable(tmp_path / "later.db")
+
+    assert table.rows().rows == ()
+    assert table.extent().rows == 0
+    assert table.since(Position(), 1) is None
+    assert not table.path.exists()

@@ -1,0 +1,48 @@
+"""View topics on a real log, for the tests of sinks and views."""
+
+import json
+import uuid
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headwater.client import Client, producer
+
+
+class ViewLog:
+    """Makes topics with names of their own and writes rows as a view's publisher does."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self.producer = producer(bootstrap, **{"queue.buffering.max.messages": 1_000_000})
+
+    def name(self, word: str = "view") -> str:
+        return f"{word}-{uuid.uuid4().hex[:8]}"
+
+    def create(self, name: str | None = None, partitions: int = 2, policy: str = "compact") -> str:
+        name = name or self.name()
+        topic = NewTopic(name, partitions, 1, config={"cleanup.policy": policy})
+        self.admin.create_topics([topic])[name].result(20)
+        return name
+
+    def delete(self, name: str) -> None:
+        self.admin.delete_topics([name])[name].result(20)
+
+    def put(self, topic: str, rows: dict, **place: int) -> None:
+        """Writes the rows by key (None deletes) and returns when all are acknowledged."""
+        for key, row in rows.items():
+            value = None if row is None else row if isinstance(row, bytes) else json.dumps(row)
+            self.producer.produce(topic, key=key, value=value, **place)
+        assert self.producer.flush(30) == 0
+
+    def expected(self, topic: str, offsets: dict[int, int] | None = None) -> dict[str, dict]:
+        """What a table must hold that has applied the log up to ``offsets`` (the end, if not given)."""
+        table: dict[str, dict] = {}
+        for message in Client(self.bootstrap).read([topic]):
+            if offsets is not None and message.offset() >= offsets.get(message.partition(), 0):
+                continue
+            key, value = message.key().decode(), message.value()
+            table.pop(key, None)
+            if value is not None:
+                table[key] = json.loads(value)
+        return table
