@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
 from results import Figure, save
 from servers import BrokerProcess, KafkaProcess
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headwater.kafka.codec import Layout, Message, layout
+from headwater.kafka.session import Sessions
 from headwater.log.broker import Broker
 
 __all__ = ["HANDLERS", "Answer", "Handler", "Request", "serves"]
@@ -20,6 +21,7 @@ class Request(NamedTuple):
     broker: Broker
     address: tuple[str, int]
     """Where clients are told to find this broker."""
+    sessions: Sessions
 
 
 Answer = Message | asyncio.Future[Message] | None

@@ -1,8 +1,7 @@
 """Fetch, ListOffsets, OffsetForLeaderEpoch.
 
-Fetch 4-17                  topics by name, from 13 on by id; full fetches only: every answer has session id 0, so clients
-                            name all partitions each time. Waits until ``min_bytes`` are there or ``max_wait_ms`` are over,
-                            woken by appends, never by a poll.
+Fetch 4-17                  topics by name, from 13 on by id; from 7 on in sessions (``session.py``). Waits until ``min_bytes`` are
+                            there or ``max_wait_ms`` are over, woken by appends, never by a poll.
 ListOffsets 1-11            earliest (-2), latest (-1), greatest timestamp (-3), local start (-4), or the first record at or after a time
 OffsetForLeaderEpoch 2-4    one broker, one epoch: the end of the log
 """
@@ -14,6 +13,7 @@ from typing import NamedTuple
 from headwater.errors import ErrorCode, Refused
 from headwater.kafka.api import Answer, Request, serves
 from headwater.kafka.codec import Message, layout
+from headwater.kafka.session import Session
 from headwater.log.partition import LEADER_EPOCH, Partition
 from headwater.log.topic import Topic
 
@@ -36,23 +36,38 @@ class _Wanted(NamedTuple):
     error: ErrorCode
 
 
+class _Fetching(NamedTuple):
+    """A fetch under way."""
+
+    request: Request
+    session: Session | None
+    wanted: list[_Wanted]
+
+
 @serves("Fetch", 4, 17)
 def fetch(request: Request) -> Answer:
-    wanted = [_find(request, topic, part) for topic in request.body.topics for part in topic.partitions]
-    answer, filled = _read(request, wanted)
-    if filled or request.body.max_wait_ms <= 0:
-        return answer
-    return _wait(request, wanted)
+    try:
+        session = request.sessions.enter(request.body, request.version)
+    except Refused as refused:
+        return _fetched.struct()(error_code=refused.code, session_id=request.body.session_id)
+    if session is None:
+        named = [(topic, part) for topic in request.body.topics for part in topic.partitions]
+    else:
+        named = list(session.wanted.values())
+    fetching = _Fetching(request, session, [_find(request, *each) for each in named])
+    parts, enough = _read(fetching)
+    if enough or request.body.max_wait_ms <= 0:
+        return _compose(fetching, parts)
+    return _wait(fetching)
 
 
 def _find(request: Request, topic: Message, part: Message) -> _Wanted:
     try:
         found = _topic(request, topic)
-        return _Wanted(
-            topic, part, request.broker.catalog.partition(found.name, part.partition), ErrorCode.NONE
-        )
+        partition = request.broker.catalog.partition(found.name, part.partition)
     except Refused as refused:
         return _Wanted(topic, part, None, refused.code)
+    return _Wanted(topic, part, partition, ErrorCode.NONE)
 
 
 def _topic(request: Request, topic: Message) -> Topic:
@@ -64,35 +79,46 @@ def _topic(request: Request, topic: Message) -> Topic:
     return found
 
 
-def _read(request: Request, wanted: list[_Wanted]) -> tuple[Message, bool]:
-    """The answer as of now, and whether it has enough to be sent: ``min_bytes``, or an error."""
-    left = request.body.max_bytes
-    total, failed = 0, False
-    topics: dict[int, Message] = {}
-    for each in wanted:
-        answer, size = _read_partition(
-            each, left, first=total == 0, committed=request.body.isolation_level == READ_COMMITTED
-        )
-        left -= size
-        total += size
-        failed = failed or answer.error_code != ErrorCode.NONE
-        entry = topics.get(id(each.topic))
-        if entry is None:
-            entry = topics[id(each.topic)] = _FetchedTopic(
-                topic=each.topic.topic, topic_id=each.topic.topic_id, partitions=[]
+def _read(fetching: _Fetching) -> tuple[list[Message], bool]:
+    """The partitions' answers as of now, and whether they are enough to be sent: ``min_bytes``, or an error."""
+    body = fetching.request.body
+    left, failed = body.max_bytes, False
+    parts = []
+    for each in fetching.wanted:
+        first = left == body.max_bytes
+        part = _read_partition(each, left, first=first, committed=body.isolation_level == READ_COMMITTED)
+        left -= len(part.records)
+        failed = failed or part.error_code != ErrorCode.NONE
+        parts.append(part)
+    return parts, failed or body.max_bytes - left >= body.min_bytes
+
+
+def _compose(fetching: _Fetching, parts: list[Message]) -> Message:
+    """The answer: in a session without the partitions of which there is nothing new."""
+    session, version = fetching.session, fetching.request.version
+    topics: dict[object, Message] = {}
+    for wanted, part in zip(fetching.wanted, parts, strict=True):
+        name = wanted.topic.topic_id if version >= 13 else wanted.topic.topic
+        if session is not None:
+            seen = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
+            if not session.is_news((name, part.partition_index), seen, filled=bool(part.records)):
+                continue
+        if name not in topics:
+            topics[name] = _FetchedTopic(
+                topic=wanted.topic.topic, topic_id=wanted.topic.topic_id, partitions=[]
             )
-        entry.partitions.append(answer)
-    return _fetched.struct()(responses=list(topics.values())), failed or total >= request.body.min_bytes
+        topics[name].partitions.append(part)
+    return _fetched.struct()(session_id=session.id if session else 0, responses=list(topics.values()))
 
 
-def _read_partition(wanted: _Wanted, left: int, *, first: bool, committed: bool) -> tuple[Message, int]:
+def _read_partition(wanted: _Wanted, left: int, *, first: bool, committed: bool) -> Message:
     """At least one batch for the first partition that has any, so that a large batch gets through; then up to what is left."""
     part, partition = wanted.part, wanted.partition
     index = part.partition
     if partition is None:
         return _FetchedPartition(
             partition_index=index, error_code=wanted.error, high_watermark=-1, records=b""
-        ), 0
+        )
     try:
         limit = min(left, part.partition_max_bytes)
         if limit <= 0 and not first:
@@ -104,8 +130,8 @@ def _read_partition(wanted: _Wanted, left: int, *, first: bool, committed: bool)
     except Refused as refused:
         return _FetchedPartition(
             partition_index=index, error_code=refused.code, high_watermark=-1, records=b""
-        ), 0
-    answer = _FetchedPartition(
+        )
+    return _FetchedPartition(
         partition_index=index,
         high_watermark=partition.high_watermark,
         last_stable_offset=partition.last_stable_offset,
@@ -113,7 +139,6 @@ def _read_partition(wanted: _Wanted, left: int, *, first: bool, committed: bool)
         aborted_transactions=_aborted(partition, part.fetch_offset, records) if committed else None,
         records=records,
     )
-    return answer, len(records)
 
 
 def _aborted(partition: Partition, offset: int, records: bytes) -> list[Message]:
@@ -124,31 +149,27 @@ def _aborted(partition: Partition, offset: int, records: bytes) -> list[Message]
     ]
 
 
-def _wait(request: Request, wanted: list[_Wanted]) -> asyncio.Future[Message]:
+def _wait(fetching: _Fetching) -> asyncio.Future[Message]:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Message] = loop.create_future()
     endings: list[Callable[[], object]] = []
-    committed = request.body.isolation_level == READ_COMMITTED
+    body = fetching.request.body
+    committed = body.isolation_level == READ_COMMITTED
+    found = [(w.partition, w.part.fetch_offset) for w in fetching.wanted if w.partition is not None]
 
     def finish() -> None:
         if not done.done():
-            done.set_result(_read(request, wanted)[0])
+            done.set_result(_compose(fetching, _read(fetching)[0]))
 
     def look() -> None:
         if done.done():
             return
-        enough = sum(
-            w.partition.available_bytes(w.part.fetch_offset, committed=committed)
-            for w in wanted
-            if w.partition is not None
-        )
-        if enough >= request.body.min_bytes or any(
-            w.partition is not None and w.partition.offline for w in wanted
-        ):
+        enough = sum(partition.available_bytes(offset, committed=committed) for partition, offset in found)
+        if enough >= body.min_bytes or any(partition.offline for partition, _ in found):
             finish()
 
-    endings += [w.partition.watch(look) for w in wanted if w.partition is not None]
-    endings.append(loop.call_later(request.body.max_wait_ms / 1000, finish).cancel)
+    endings += [partition.watch(look) for partition, _ in found]
+    endings.append(loop.call_later(body.max_wait_ms / 1000, finish).cancel)
 
     def end(_: object) -> None:
         for ending in endings:

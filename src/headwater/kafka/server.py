@@ -22,6 +22,7 @@ from headwater.errors import MachineError, ProtocolError, UsageError
 from headwater.kafka import admin, catalog, fetch, group, produce, transaction
 from headwater.kafka.api import HANDLERS, Handler, Request
 from headwater.kafka.codec import Message
+from headwater.kafka.session import Sessions
 from headwater.log.broker import Broker
 
 __all__ = ["Server", "serve"]
@@ -149,9 +150,11 @@ class Connection(asyncio.BufferedProtocol):
         if version in handler.request.api.flexible:
             position = _skip_tags(frame, position)
         body = handler.request.decode(version, frame, position)
-        answer = handler.function(
-            Request(body, version, client_id, self._host, self._server.broker, self._server.address)
+        server = self._server
+        request = Request(
+            body, version, client_id, self._host, server.broker, server.address, server.sessions
         )
+        answer = handler.function(request)
         if answer is not None:
             self._answer(handler, version, correlation, answer)
 
@@ -212,6 +215,7 @@ class Server:
         self.broker = broker
         self.address = (host, port)
         self.connections: set[Connection] = set()
+        self.sessions = Sessions()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._listener: asyncio.Server | None = None
 

@@ -98,8 +98,8 @@ def _rewrite_group(disk: Disk, plan: Plan, cleaning: "_Cleaning", group: list[Su
             if kept is not None:
                 header = BatchHeader.read(kept)
                 fresh.append(kept, header, header.base_offset)
-    fresh.end_offset = last.end_offset
     fresh.file.sync()
+    fresh.restore(fresh.summary._replace(end_offset=last.end_offset))
     return Rewritten(fresh, group, last.end_offset)
 
 

@@ -1,0 +1,94 @@
+"""Incremental fetch sessions (KIP-227): a client names a partition once, and hears of it when something has changed.
+
+    session id 0, epoch 0     a full fetch that begins a session        session id 0, epoch -1    a full fetch without one
+    session id N, epoch E     the next fetch of a session: E counts up  session id N, epoch -1    ends the session
+
+There is no I/O in here. The event loop owns the cache; a session belongs to whoever knows its id.
+"""
+
+import itertools
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from headwater.errors import ErrorCode, Refused
+from headwater.kafka.codec import Message
+
+__all__ = ["Session", "Sessions"]
+
+SESSIONS_MAX = 1000
+FINAL_EPOCH = -1
+EPOCH_END = 2**31
+
+Key = tuple[object, int]
+"""Topic id or name, and partition."""
+Seen = tuple[int, int, int]
+"""High watermark, last stable offset and log start, as the client was told last."""
+
+
+@dataclass(slots=True)
+class Session:
+    """The partitions that one client fetches."""
+
+    id: int
+    epoch: int = 1
+    wanted: dict[Key, tuple[Message, Message]] = field(default_factory=dict)
+    seen: dict[Key, Seen] = field(default_factory=dict)
+
+    def is_news(self, key: Key, now: Seen, *, filled: bool) -> bool:
+        """Whether a partition has to be in the answer; if so, it counts as told."""
+        if filled or self.seen.get(key) != now:
+            self.seen[key] = now
+            return True
+        return False
+
+
+class Sessions:
+    """The sessions of one broker, the least recently used of them forgotten beyond a limit."""
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self._ids = itertools.count(1)
+
+    def enter(self, body: Message, version: int) -> Session | None:
+        """The session of a fetch, brought up to date by it; None for a fetch that stands alone."""
+        if version < 7 or (body.session_id == 0 and body.session_epoch == FINAL_EPOCH):
+            return None
+        if body.session_epoch == FINAL_EPOCH:
+            self._sessions.pop(body.session_id, None)
+            return None
+        if body.session_epoch == 0:
+            self._sessions.pop(body.session_id, None)
+            session = Session(next(self._ids))
+            self._sessions[session.id] = session
+            if len(self._sessions) > SESSIONS_MAX:
+                self._sessions.popitem(last=False)
+        else:
+            session = self._next(body.session_id, body.session_epoch)
+        _update(session, body, version)
+        return session
+
+    def _next(self, session_id: int, epoch: int) -> Session:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if epoch != session.epoch:
+            raise Refused(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"epoch {epoch} where {session.epoch} is next"
+            )
+        session.epoch = epoch + 1 if epoch + 1 < EPOCH_END else 1
+        self._sessions.move_to_end(session_id)
+        return session
+
+
+def _update(session: Session, body: Message, version: int) -> None:
+    by_id = version >= 13
+    for topic in body.forgotten_topics_data:
+        for index in topic.partitions:
+            key = (topic.topic_id if by_id else topic.topic, index)
+            session.wanted.pop(key, None)
+            session.seen.pop(key, None)
+    for topic in body.topics:
+        for part in topic.partitions:
+            key = (topic.topic_id if by_id else topic.topic, part.partition)
+            session.wanted[key] = topic, part
+            session.seen.pop(key, None)
