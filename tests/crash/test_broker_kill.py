@@ -90,3 +90,24 @@ def test_a_clean_stop_keeps_everything(own_broker):
     reader.assign([TopicPartition("t", 0, 0)])
     assert reader.poll(20).value() == b"kept"
     reader.close()
+
+
+def test_members_of_a_group_go_on_after_a_kill_without_joining_again(own_broker):
+    producer = Producer({"bootstrap.servers": own_broker.bootstrap})
+    producer.produce("t", b"before", partition=0)
+    assert producer.flush(20) == 0
+    rebalances = []
+    reader = Consumer(
+        {"bootstrap.servers": own_broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+    )
+    reader.subscribe(["t"], on_assign=lambda *_: rebalances.append("assigned"))
+    assert reader.poll(20).value() == b"before"
+    own_broker.end(signal.SIGKILL)
+    own_broker.start()
+    producer.produce("t", b"after", partition=0)
+    assert producer.flush(20) == 0
+
+    assert reader.poll(20).value() == b"after"
+    reader.commit(asynchronous=False)
+    assert rebalances == ["assigned"]
+    reader.close()

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from headwater.errors import ErrorCode, Refused
 from headwater.log.group import Group, Join, Joined, State, Synced
+from headwater.log.group_record import group_value, read_group_value
 
 SESSION_S = 10.0
 REBALANCE_S = 60.0
@@ -256,3 +257,15 @@ class Groups(RuleBasedStateMachine):
 
 Groups.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestGroups = Groups.TestCase
+
+
+def test_a_stored_group_comes_back_as_it_was():
+    group, ids = stable_pair()
+    value = group_value(group.snapshot(), now_ms=1)
+    again = new_group()
+    again.restore(read_group_value("g", value), now=100)
+
+    assert group_value(again.snapshot(), now_ms=1) == value
+    again.heartbeat(ids[1], None, 2, now=105)
+    again.expire(now=111)
+    assert list(again.members) == [ids[1]]

@@ -282,8 +282,8 @@ def _page(name: str, topic: Topic | None, indexes: range) -> Message:
             leader_epoch=LEADER_EPOCH,
             replica_nodes=[NODE_ID],
             isr_nodes=[NODE_ID],
-            eligible_leader_replicas=None,
-            last_known_elr=None,
+            eligible_leader_replicas=[],
+            last_known_elr=[],
         )
         for index in indexes
     ]

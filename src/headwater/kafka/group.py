@@ -23,7 +23,8 @@ from headwater.kafka.api import Answer, Request, serves
 from headwater.kafka.codec import ZERO_UUID, Message, layout
 from headwater.log.broker import Broker
 from headwater.log.group import Group, Join, Joined, State, Synced
-from headwater.log.offsets import METADATA_BYTES_MAX, Committed
+from headwater.log.group_record import Committed
+from headwater.log.offsets import METADATA_BYTES_MAX
 
 _joined = layout("JoinGroup", "response")
 _synced = layout("SyncGroup", "response")
@@ -57,7 +58,7 @@ def join_group(request: Request) -> Answer:
         group.join(_join(request), broker.clock.monotonic(), reply)
     except Refused as refused:
         return _joined_message(Joined(refused.code, body.member_id), request.version)
-    broker.schedule(group)
+    broker.settle(group)
     return done
 
 
@@ -118,7 +119,7 @@ def sync_group(request: Request) -> Answer:
         )
     except Refused as refused:
         return _synced.struct()(error_code=refused.code)
-    broker.schedule(group)
+    broker.settle(group)
     return done
 
 
@@ -156,7 +157,7 @@ def _leave(broker: Broker, group_id: str, member_id: str, instance_id: str | Non
         group.leave(member_id, instance_id, broker.clock.monotonic())
     except Refused as refused:
         return refused.code
-    broker.schedule(group)
+    broker.settle(group)
     return ErrorCode.NONE
 
 

@@ -18,7 +18,7 @@ from headwater.kafka.api import Answer, Request, serves
 from headwater.kafka.codec import Message, layout
 from headwater.kafka.group import after, fail_all, may_commit, note_offset
 from headwater.log.coordinator import Identity
-from headwater.log.offsets import Committed
+from headwater.log.group_record import Committed
 from headwater.log.transaction import Transaction, TransactionState
 
 _added = layout("AddPartitionsToTxn", "response")

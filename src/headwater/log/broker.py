@@ -1,6 +1,7 @@
 """Broker: everything that the log knows, put together. No sockets: ``kafka/`` brings the requests."""
 
 import asyncio
+import contextlib
 import uuid
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ from headwater.errors import ErrorCode, Refused
 from headwater.log.commit import Committer
 from headwater.log.coordinator import TRANSACTIONS_TOPIC, Transactions
 from headwater.log.disk import Disk, RealDisk
-from headwater.log.group import Group
+from headwater.log.group import Group, GroupSnapshot
 from headwater.log.offsets import OFFSETS_TOPIC, Offsets
 from headwater.log.partition import Partition
 from headwater.log.retention import Retention
@@ -66,6 +67,7 @@ class Broker:
             committed=self.committed,
             new_producer_id=self.new_producer_id,
         )
+        self._restore_groups()
         self.retention = Retention(self.catalog, self.clock)
 
     @property
@@ -93,8 +95,12 @@ class Broker:
             self.groups[group_id] = Group(group_id, new_id=lambda name: f"{name}-{uuid.uuid4()}")
         return self.groups[group_id]
 
-    def schedule(self, group: Group) -> None:
-        """Sees to it that a group hears of its next deadline."""
+    def settle(self, group: Group) -> None:
+        """After every change of a group: stores it once it has settled, and sees to it that it hears of its next deadline."""
+        snapshot = group.snapshot()
+        if snapshot is not None and self.offsets.snapshots.get(group.id, GroupSnapshot(group.id)) != snapshot:
+            with contextlib.suppress(Refused):  # a full disk: the members would join again after a restart
+                self.offsets.store_group(snapshot)
         deadline = group.deadline()
         timer = self._timers.pop(group.id, None)
         if timer is not None:
@@ -105,7 +111,7 @@ class Broker:
 
     def _expire(self, group: Group) -> None:
         group.expire(self.clock.monotonic())
-        self.schedule(group)
+        self.settle(group)
 
     def new_producer_id(self) -> int:
         """An id that was never given out before, also by an earlier run; ids are taken from the disk in blocks."""
@@ -125,6 +131,12 @@ class Broker:
         self.catalog.close()
         self._save_meta(self._meta)
         self._unlock()
+
+    def _restore_groups(self) -> None:
+        for name, snapshot in self.offsets.snapshots.items():
+            group = self.group(name)
+            group.restore(snapshot, self.clock.monotonic())
+            self.settle(group)
 
     def _internal(self, name: str) -> Partition:
         """The one partition of a topic that keeps the broker's own state."""

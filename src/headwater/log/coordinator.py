@@ -13,7 +13,8 @@ import msgspec
 
 from headwater.clock import Clock
 from headwater.errors import ErrorCode, Refused
-from headwater.log.offsets import OFFSETS_TOPIC, Committed, Offsets
+from headwater.log.group_record import Committed
+from headwater.log.offsets import OFFSETS_TOPIC, Offsets
 from headwater.log.partition import Partition, read_all
 from headwater.log.producer import Marker
 from headwater.log.topic import Catalog

@@ -18,7 +18,7 @@ import msgspec
 
 from headwater.errors import ErrorCode, Refused
 
-__all__ = ["Group", "Join", "Joined", "Member", "State", "Synced"]
+__all__ = ["Group", "GroupSnapshot", "Join", "Joined", "Member", "MemberSnapshot", "State", "Synced"]
 
 MEMBERS_MAX = 1000
 
@@ -67,6 +67,25 @@ class Synced(msgspec.Struct, frozen=True):
     assignment: bytes = b""
     protocol_type: str | None = None
     protocol: str | None = None
+
+
+class MemberSnapshot(msgspec.Struct, frozen=True):
+    """A member as it is stored."""
+
+    id: str
+    join: Join
+    assignment: bytes
+
+
+class GroupSnapshot(msgspec.Struct, frozen=True):
+    """A settled group as it is stored; without members it is gone."""
+
+    group: str
+    generation: int = 0
+    protocol_type: str = ""
+    protocol: str = ""
+    leader: str | None = None
+    members: tuple[MemberSnapshot, ...] = ()
 
 
 @dataclass(slots=True)
@@ -179,6 +198,29 @@ class Group:
                 f"generation {generation} is not the current one, {self.generation}",
             )
         return member
+
+    # ---- what a restart needs --------------------------------------------------------------------------
+
+    def snapshot(self) -> GroupSnapshot | None:
+        """The group as it is stored, or None while it is between two generations."""
+        if self.state is State.EMPTY:
+            return GroupSnapshot(self.id)
+        if self.state is not State.STABLE:
+            return None
+        members = tuple(MemberSnapshot(m.id, m.join, m.assignment) for m in self.members.values())
+        return GroupSnapshot(
+            self.id, self.generation, self.protocol_type or "", self.protocol or "", self.leader, members
+        )
+
+    def restore(self, snapshot: GroupSnapshot, now: float) -> None:
+        """Takes up where the snapshot was made; every member has a whole session to be heard of."""
+        self.state, self.generation, self.leader = State.STABLE, snapshot.generation, snapshot.leader
+        self.protocol_type, self.protocol = snapshot.protocol_type, snapshot.protocol
+        for member in snapshot.members:
+            limit = now + member.join.session_timeout
+            self.members[member.id] = Member(member.id, member.join, limit, member.assignment)
+            if member.join.instance_id is not None:
+                self._static[member.join.instance_id] = member.id
 
     # ---- what time does --------------------------------------------------------------------------------
 

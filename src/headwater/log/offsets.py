@@ -1,32 +1,31 @@
-"""Committed offsets of consumer groups, kept as records of an internal topic in Kafka's own format.
+"""Committed offsets and members of consumer groups, kept as records of an internal topic in Kafka's own format.
 
 The topic shares the guarantees of every other one: a commit is answered when its record is synced, and a start
 reads them back in order, the last one of a key being the one that counts.
 """
 
-import struct
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from headwater.clock import Clock
+from headwater.log.group import GroupSnapshot
+from headwater.log.group_record import (
+    Committed,
+    group_key,
+    group_value,
+    offset_key,
+    offset_value,
+    read_group_key,
+    read_group_value,
+    read_offset_key,
+    read_offset_value,
+)
 from headwater.log.partition import Partition, read_all
 from headwater.record import CONTROL, TRANSACTIONAL, Record, encode_batch, is_commit
 
-__all__ = ["OFFSETS_TOPIC", "Committed", "Offsets"]
+__all__ = ["OFFSETS_TOPIC", "Offsets"]
 
 OFFSETS_TOPIC = "__consumer_offsets"
 METADATA_BYTES_MAX = 4096
-KEY_VERSION = 1
-VALUE_VERSION = 3
-
-
-class Committed(msgspec.Struct, frozen=True):
-    """How far a group has come in one partition."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
 
 
 class Offsets:
@@ -40,6 +39,8 @@ class Offsets:
         self._clock = clock
         self._groups: dict[str, dict[tuple[str, int], Committed]] = {}
         self._pending: dict[int, list[Record]] = {}
+        self.snapshots: dict[str, GroupSnapshot] = {}
+        """The groups that had members when they were stored last."""
         self._load()
 
     def of(self, group: str) -> Mapping[tuple[str, int], Committed]:
@@ -47,7 +48,9 @@ class Offsets:
 
     def pending(self, group: str) -> set[tuple[str, int]]:
         """The partitions for which an open transaction holds an offset of this group."""
-        keys = (_read_key(record.key or b"") for records in self._pending.values() for record in records)
+        keys = (
+            read_offset_key(record.key or b"") for records in self._pending.values() for record in records
+        )
         return {(topic, partition) for owner, topic, partition in keys if owner == group}
 
     def groups(self) -> list[str]:
@@ -78,15 +81,31 @@ class Offsets:
         keys = [key for key in (known if partitions is None else partitions) if key in known]
         now = self._clock.now_ms()
         if keys:
-            self._append([Record(_key(group, *key), None, (), now) for key in keys])
+            self._append([Record(offset_key(group, *key), None, (), now) for key in keys])
         for key in keys:
             del known[key]
         if not known:
             self._groups.pop(group, None)
 
+    def store_group(self, snapshot: GroupSnapshot) -> None:
+        """Remembers who is in a group, so that its members go on after a restart; an empty group is forgotten."""
+        now = self._clock.now_ms()
+        value = group_value(snapshot, now) if snapshot.members else None
+        self._append([Record(group_key(snapshot.group), value, (), now)])
+        self._keep_group(snapshot)
+
+    def _keep_group(self, snapshot: GroupSnapshot) -> None:
+        if snapshot.members:
+            self.snapshots[snapshot.group] = snapshot
+        else:
+            self.snapshots.pop(snapshot.group, None)
+
     def _records(self, group: str, offsets: Mapping[tuple[str, int], Committed]) -> list[Record]:
         now = self._clock.now_ms()
-        return [Record(_key(group, *key), _value(value, now), (), now) for key, value in offsets.items()]
+        return [
+            Record(offset_key(group, *key), offset_value(value, now), (), now)
+            for key, value in offsets.items()
+        ]
 
     def _append(self, records: list[Record], **transaction: int) -> None:
         self.partition.append(memoryview(bytearray(encode_batch(records, **transaction))), sequenced=False)
@@ -102,39 +121,12 @@ class Offsets:
                     self._apply(record)
 
     def _apply(self, record: Record) -> None:
-        group, topic, partition = _read_key(record.key or b"")
+        name = read_group_key(record.key or b"")
+        if name is not None:
+            self._keep_group(read_group_value(name, record.value) if record.value else GroupSnapshot(name))
+            return
+        group, topic, partition = read_offset_key(record.key or b"")
         if record.value is None:
             self._groups.get(group, {}).pop((topic, partition), None)
         else:
-            self._groups.setdefault(group, {})[topic, partition] = _read_value(record.value)
-
-
-def _text(value: str) -> bytes:
-    data = value.encode()
-    return struct.pack(">h", len(data)) + data
-
-
-def _read_text(data: bytes, at: int) -> tuple[str, int]:
-    (length,) = struct.unpack_from(">h", data, at)
-    return data[at + 2 : at + 2 + length].decode(), at + 2 + length
-
-
-def _key(group: str, topic: str, partition: int) -> bytes:
-    return struct.pack(">h", KEY_VERSION) + _text(group) + _text(topic) + struct.pack(">i", partition)
-
-
-def _read_key(data: bytes) -> tuple[str, str, int]:
-    group, at = _read_text(data, 2)
-    topic, at = _read_text(data, at)
-    return group, topic, struct.unpack_from(">i", data, at)[0]
-
-
-def _value(committed: Committed, now_ms: int) -> bytes:
-    head = struct.pack(">hqi", VALUE_VERSION, committed.offset, committed.leader_epoch)
-    return head + _text(committed.metadata) + struct.pack(">q", now_ms)
-
-
-def _read_value(data: bytes) -> Committed:
-    _, offset, leader_epoch = struct.unpack_from(">hqi", data)
-    metadata, _ = _read_text(data, 14)
-    return Committed(offset, leader_epoch, metadata)
+            self._groups.setdefault(group, {})[topic, partition] = read_offset_value(record.value)
