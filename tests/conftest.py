@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from servers import BrokerProcess
+from servers import BrokerProcess, KafkaProcess
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +35,12 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     except ProcessLookupError:
         return
     process.end(signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
+    """One Apache Kafka for all tests that compare with it."""
+    process = KafkaProcess(tmp_path_factory.mktemp("kafka") / "data")
+    process.start()
+    yield process
+    process.end()

@@ -31,8 +31,11 @@ class Committer:
             self._round = self._loop.create_task(self._run())
 
     def committed(self) -> asyncio.Future[None]:
-        """Done when everything that was marked before this call has been synced or has failed."""
-        return self._next if self._dirty else self._current
+        """Done when everything that was marked before this call has been synced or has failed.
+
+        Shielded: a caller that is cancelled takes nobody else's wait with it.
+        """
+        return asyncio.shield(self._next if self._dirty else self._current)
 
     async def close(self) -> None:
         while self._round is not None:

@@ -89,7 +89,7 @@ class Transactions:
                 raise Refused(ErrorCode.PRODUCER_FENCED, f"{transactional_id} has a newer producer")
             if transaction.deadline_ms is not None:
                 transaction.next_epoch(self._new_producer_id)
-                await self._end(transaction, commit=False)
+                await asyncio.shield(self._begin(self._end(transaction, commit=False)))
             transaction.next_epoch(self._new_producer_id, asked_by_owner=current.producer_id >= 0)
             transaction.timeout_ms = timeout_ms
         self._store(transaction)
@@ -108,8 +108,8 @@ class Transactions:
             await self._committed()
 
     async def end(self, transactional_id: str, identity: Identity, *, commit: bool) -> None:
-        """Commits or aborts: returns when every partition has the marker."""
-        await self._end(self._owned(transactional_id, identity), commit=commit)
+        """Commits or aborts: returns when every partition has the marker. Once decided it is carried out, also if the client goes away."""
+        await asyncio.shield(self._begin(self._end(self._owned(transactional_id, identity), commit=commit)))
 
     def commit_offsets(
         self,
@@ -227,10 +227,12 @@ class Transactions:
         transaction.next_epoch(self._new_producer_id)
         self._begin(self._end(transaction, commit=False))
 
-    def _begin(self, ending: Coroutine[None, None, None]) -> None:
+    def _begin(self, ending: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Runs an ending to its end, whoever waits for it."""
         task = self._loop.create_task(ending)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
+        return task
 
     def _load(self) -> None:
         for _, records in read_all(self._partition):

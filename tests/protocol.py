@@ -1,0 +1,54 @@
+"""A client of a few lines that speaks to the handlers of a broker directly, through real encoded requests."""
+
+import asyncio
+import itertools
+
+from headwater.kafka.api import HANDLERS, Request
+from headwater.kafka.codec import Message, layout
+from headwater.kafka.server import FAMILIES
+from headwater.kafka.session import Sessions
+from headwater.log.broker import Broker
+from headwater.record import Record, encode_batch
+
+assert FAMILIES
+
+
+class Client:
+    """Calls handlers of one broker; answers come back decoded."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._sessions = Sessions()
+        self._sequences: dict[tuple[int, str, int], itertools.count] = {}
+
+    async def call(self, name: str, version: int, **fields: object) -> Message:
+        request, response = layout(name, "request"), layout(name, "response")
+        frame = bytearray(b"".join(request.encode(version, _build(request, "", fields))))
+        body = request.decode(version, memoryview(frame))
+        handler = HANDLERS[request.api.key]
+        answer = handler.function(
+            Request(body, version, "test", "host", self.broker, ("h", 1), self._sessions)
+        )
+        if isinstance(answer, asyncio.Future):
+            answer = await answer
+        return response.decode(version, b"".join(response.encode(version, answer)))
+
+    async def produce(self, topic: str, partition: int, values: list[bytes], **batch: int) -> Message:
+        """One batch; the answer of its partition."""
+        records = [Record(value, value, (), 1_000) for value in values]
+        data = encode_batch(records, **batch)
+        topics = [{"name": topic, "partition_data": [{"index": partition, "records": data}]}]
+        answer = await self.call("Produce", 9, acks=-1, timeout_ms=1000, topic_data=topics)
+        return answer.responses[0].partition_responses[0]
+
+
+def _build(lay, path: str, fields: dict) -> Message:
+    """Nested dictionaries to messages."""
+    values = {}
+    for name, value in fields.items():
+        below = f"{path}.{name}".lstrip(".")
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            values[name] = [_build(lay, below, each) for each in value]
+        else:
+            values[name] = value
+    return lay.struct(path)(**values)
