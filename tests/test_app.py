@@ -110,7 +110,9 @@ def test_a_view_decorated_without_a_call_is_refused(app):
             return orders
 
 
-@pytest.mark.parametrize(("key", "said"), [("", "key '' is no column"), ("_version", "key '_version' is no column")])
+@pytest.mark.parametrize(
+    ("key", "said"), [("", "key '' is no column"), ("_version", "key '_version' is no column")]
+)
 def test_a_key_that_is_no_column_of_the_user_is_refused(app, key, said):
     app.sql("totals", "SELECT * FROM orders", key=[key])
     assert said in refusal(app)
@@ -119,7 +121,10 @@ def test_a_key_that_is_no_column_of_the_user_is_refused(app, key, said):
 def test_a_watermark_inside_a_view_is_refused(app):
     @app.view(key="country")
     def totals(orders):
-        return (lambda frame: frame.withWatermark("at", "1 minute"))(orders)
+        def hurry(frame):
+            return frame.withWatermark("at", "1 minute")
+
+        return hurry(orders)
 
     said = refusal(app)
     assert said.startswith("view 'totals' calls withWatermark")
@@ -153,10 +158,16 @@ def test_a_view_that_would_write_a_streams_topic_is_refused(app):
     ("change", "said"),
     [
         ({"time": "att"}, "stream 's': time 'att' is no field of Order; did you mean 'at'?"),
-        ({"time": "country"}, "stream 's': time 'country' is no event time; got STRING; expected a datetime field"),
+        (
+            {"time": "country"},
+            "stream 's': time 'country' is no event time; got STRING; expected a datetime field",
+        ),
         ({"key": "id"}, "stream 's': key 'id' is no field of Order"),
         ({"key": ()}, "stream 's' has no key"),
-        ({"delay": "soon"}, "stream 's': delay is wrong; got 'soon'; expected a number and a unit, like '10 minutes'"),
+        (
+            {"delay": "soon"},
+            "stream 's': delay is wrong; got 'soon'; expected a number and a unit, like '10 minutes'",
+        ),
         ({"pattern": "("}, "stream 's': pattern '(' is no regular expression"),
         ({"pattern": "a.*", "topic": "a"}, "stream 's' has both a topic and a pattern"),
     ],
@@ -173,7 +184,10 @@ def test_a_wrong_stream_is_refused(change, said):
         ("SELECT window, count(*) FROM orders GROUP BY window(at, '1 minute')", ["orders"]),
         ("select * from a, b join c on a.x = b.y left join `d.e-f` as d using (k)", ["a", "b", "c", "d.e-f"]),
         ("WITH x AS (SELECT * FROM a) SELECT extract(year FROM at) FROM x -- from y", ["a"]),
-        ("SELECT * FROM (SELECT 'from q', /* from r */ 1 FROM a WHERE b IS DISTINCT FROM c) t, d", ["a", "d"]),
+        (
+            "SELECT * FROM (SELECT 'from q', /* from r */ 1 FROM a WHERE b IS DISTINCT FROM c) t, d",
+            ["a", "d"],
+        ),
         ("SELECT trim(BOTH ' ' FROM name) FROM a UNION ALL SELECT 1 FROM a", ["a"]),
     ],
 )

@@ -42,14 +42,16 @@ def test_every_supported_type_has_a_spark_type():
 def test_a_field_is_required_unless_it_is_optional_or_has_a_default():
     required = {column.name for column in columns(Order) if column.required}
     assert required == {"order_id", "total", "paid", "at", "price", "raw", "address", "tags"}
-    assert {column.name: column.default for column in columns(Order)}["country"] == "??"
+    assert {column.name: column.default for column in columns(Order)}["country"] == '"??"'
 
 
 def test_a_type_without_a_spark_form_is_refused_by_the_name_of_its_field():
     class Bad(Event):
         wishes: dict[str, int]
 
-    with pytest.raises(UsageError, match=r"field Bad\.wishes has a type without a Spark form; got dict; expected int"):
+    with pytest.raises(
+        UsageError, match=r"field Bad\.wishes has a type without a Spark form; got dict; expected int"
+    ):
         columns(Bad)
 
 
@@ -112,7 +114,7 @@ def test_key_text_is_one_value_as_text_and_several_as_a_compact_array(values, te
         (b"nonsense", "JSON is malformed"),
         (b'{"order_id": "7"}', "Expected `int`, got `str` - at `$.order_id`"),
         (b'{"order_id": 7}', "Object missing required field `total`"),
-        (b'{"order_id": "\xff"}', "utf-8"),
+        (b"\xff", "JSON is malformed"),
         (encode(ORDER), "a field does not fit"),
     ],
 )

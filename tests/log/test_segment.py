@@ -185,3 +185,17 @@ def test_waiting_readers_are_told_when_there_is_more():
         assert seen == [1]
 
     asyncio.run(scenario())
+
+
+def test_a_cut_segment_takes_those_behind_it_along_so_that_no_producer_loses_a_batch_in_the_middle():
+    disk = MemoryDisk()
+    partition = opened(disk, sync_on_commit=True, segment_bytes=300)
+    for i in range(10):
+        partition.append(batch(b"value %d" % i, producer=7, sequence=i))
+    first = disk.open(FOLDER / f"{0:020}.log")
+    first.truncate(first.size() - 1)
+
+    again = opened(disk, segment_bytes=300)
+    kept = [r.value for r in read_all(again)]
+    assert kept == [b"value %d" % i for i in range(len(kept))]
+    assert again.append(batch(b"next", producer=7, sequence=len(kept))).base_offset == len(kept)

@@ -301,17 +301,25 @@ class Partition:
         return True
 
     def _open_unclean(self) -> None:
+        """Reads every segment that has no proof of its end; where one was cut, what lies behind the cut is no log any more."""
         bases = segment_bases(self.disk.names(self.folder)) or [0]
-        self.segments = [Segment(self.disk, self.folder, base) for base in bases]
-        for segment in self.segments:
+        found = [Segment(self.disk, self.folder, base) for base in bases]
+        while found:
+            segment = found.pop(0)
+            self.segments.append(segment)
             producers = segment.load()
             if producers is not None:
                 self.producers.restore(producers)
-            else:
-                self._recover(segment)
-            if segment is not self.segments[-1]:
-                if producers is None:
-                    segment.save_index(self.producers.snapshot())
+                segment.release()
+                continue
+            self._recover(segment)
+            if found and segment.end_offset < found[0].base_offset:
+                logger.warning("%s: dropped %d segments behind the cut", self.folder.name, len(found))
+                for lost in found:
+                    lost.remove()
+                found = []
+            if found:
+                segment.save_index(self.producers.snapshot())
                 segment.release()
         self.disk.sync_folder(self.folder)
 
