@@ -6,6 +6,7 @@ line on standard error and the exit code of its kind; a traceback is a bug.
 
 import difflib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import Annotated, Any, Never
 import typer
 
 from headwater.config import Settings, load
-from headwater.errors import HeadwaterError, UsageError
+from headwater.errors import HeadwaterError, MachineError, UsageError
 
 __all__ = ["cli", "main"]
 
@@ -144,7 +145,7 @@ def run(
         if ready is not None:
             ready.touch()
         while not stop.is_set() and not runner.wait(0.5):
-            pass
+            _end_without_driver()
     finally:
         runner.stop()
 
@@ -341,6 +342,18 @@ def _begin(*, supervised: bool, **overrides: Any) -> Settings:
         end_with_supervisor()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     return load(**overrides)
+
+
+def _end_without_driver() -> None:
+    """Ends this process at once when Spark's JVM is gone: every call to it would fail or wait for ever."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001
+    if gateway is not None and gateway.proc.poll() is not None:
+        code = _complain(
+            MachineError("the Spark driver's JVM has ended", got=f"exit code {gateway.proc.returncode}")
+        )
+        os._exit(code)
 
 
 def _stop_on_signals() -> threading.Event:

@@ -38,12 +38,12 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One field of an event as Spark sees it; ``nested`` holds the fields of an inner event."""
+    """One field of an event as Spark sees it; ``default`` is wire JSON, ``nested`` holds an inner event's fields."""
 
     name: str
     kind: str
     required: bool
-    default: str | float | bool | None = None
+    default: str | None = None
     nested: tuple["Column", ...] = ()
 
 
@@ -65,13 +65,22 @@ def _column(owner: str, field: inspect.Field) -> Column:
     if name.startswith("_"):
         raise UsageError(f"field {owner}.{name} begins with '_'", hint="such columns are Headwater's own")
     inner, optional = _unwrap(field.type)
-    default = field.default if isinstance(field.default, str | int | float | bool) else None
     nested = (
         tuple(_column(inner.cls.__name__, f) for f in inner.fields)
         if isinstance(inner, inspect.StructType)
         else ()
     )
-    return Column(name, _kind(f"{owner}.{name}", inner), field.required and not optional, default, nested)
+    return Column(
+        name, _kind(f"{owner}.{name}", inner), field.required and not optional, _default(field), nested
+    )
+
+
+def _default(field: inspect.Field) -> str | None:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return msgspec.json.encode(wire(field.default_factory())).decode()
+    if field.default is msgspec.NODEFAULT or field.default is None:
+        return None
+    return msgspec.json.encode(wire(field.default)).decode()
 
 
 def _unwrap(kind: inspect.Type) -> tuple[inspect.Type, bool]:

@@ -2,7 +2,7 @@
 
 Each round goes on with the disk that the last cut left. Everything that was acknowledged must be there, once, at its offset;
 committed transactions whole, aborted ones invisible; committed offsets of groups never go back.
-HEADWATER_CRASH_ROUNDS sets the number of rounds.
+CRASH_ROUNDS sets the number of rounds.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from headwater.log.partition import read_all
 from headwater.record import CONTROL
 from protocol import Client
 
-ROUNDS = int(os.environ.get("HEADWATER_CRASH_ROUNDS", "20"))
+ROUNDS = int(os.environ.get("CRASH_ROUNDS", "20"))
 PARTITIONS = 3
 TOPIC = "t"
 FOLDER = Path("/memory")

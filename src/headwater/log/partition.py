@@ -85,6 +85,8 @@ class Partition:
         self._rolled: list[tuple[Segment, bytes]] = []
         self._warm: OrderedDict[int, Segment] = OrderedDict()
         self._clean = False
+        self._blank = False
+        """Nothing was ever written, so there are no files: a topic of a thousand partitions costs nothing until it is used."""
         self._watchers: set[Callable[[], None]] = set()
         self._open()
 
@@ -216,6 +218,7 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {self.log_start_offset} to {self.high_watermark}",
             )
+        self.touch()
         self.disk.replace(self.folder / "start", str(offset).encode())
         self.log_start_offset = offset
         self._drop_segments()
@@ -258,7 +261,7 @@ class Partition:
 
     def close(self) -> None:
         """Syncs and writes what lets the next start skip the scan."""
-        if not self.offline and not self._clean:
+        if not self.offline and not self._clean and not self._blank:
             self.begin_sync()()
             active = self.segments[-1]
             active.file.sync()
@@ -277,16 +280,22 @@ class Partition:
         self._notify()
 
     def _open(self) -> None:
-        self.disk.make_folder(self.folder)
-        swap.finish(self.disk, self.folder)
-        manifest = self.disk.read(self.folder / "manifest")
-        if manifest is None or not self._open_clean(msgspec.msgpack.decode(manifest, type=list[Summary])):
-            self._open_unclean()
+        self._blank = not self.disk.names(self.folder)
+        if self._blank:
+            self.segments = [Segment(self.disk, self.folder, 0)]
+        else:
+            self._open_files()
         self._bases = [segment.base_offset for segment in self.segments]
         start = self.disk.read(self.folder / "start")
         self.log_start_offset = max(self.segments[0].base_offset, int(start or 0))
         self._drop_segments()
         self._advance(self.end_offset)
+
+    def _open_files(self) -> None:
+        swap.finish(self.disk, self.folder)
+        manifest = self.disk.read(self.folder / "manifest")
+        if manifest is None or not self._open_clean(msgspec.msgpack.decode(manifest, type=list[Summary])):
+            self._open_unclean()
 
     def _open_clean(self, summaries: list[Summary]) -> bool:
         """After a clean stop only the last segment is looked at."""
@@ -390,7 +399,13 @@ class Partition:
             self.on_dirty(self)
 
     def touch(self) -> None:
-        """Withdraws the proofs of a clean end before the first change behind it."""
+        """Before the first change: makes the files of a new partition, or withdraws the proofs of a clean end."""
+        if self._blank:
+            self.disk.make_folder(self.folder)
+            self.segments[-1].file.truncate(0)
+            self.disk.sync_folder(self.folder)
+            self.disk.sync_folder(self.folder.parent)
+            self._blank = False
         if self._clean:
             self.disk.remove(self.folder / "manifest")
             self.segments[-1].disk.remove(self.segments[-1].index_path)

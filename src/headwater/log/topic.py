@@ -52,6 +52,8 @@ class Catalog:
         self._sync_on_commit = sync_on_commit
         self._on_dirty = on_dirty
         self._entries = self._read()
+        disk.make_folder(folder / "topics")
+        disk.sync_folder(folder)
         self.topics = {name: self._open(name, entry) for name, entry in self._entries.items()}
         self.by_id = {topic.id: topic for topic in self.topics.values()}
         self._remove_leftovers()

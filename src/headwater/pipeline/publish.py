@@ -46,6 +46,7 @@ class Publisher:
 
     def __init__(self, view: View, checkpoint: Checkpoint, topics: Topics, invalid: InvalidRecords) -> None:
         self.stopping = threading.Event()
+        self.failure: Exception | None = None
         self._view = view
         self._checkpoint = checkpoint
         self._topics = topics
@@ -62,15 +63,22 @@ class Publisher:
     def __call__(self, rows: DataFrame, batch: int) -> None:
         if self.stopping.is_set() or not self._started.wait(START_SECONDS_MAX):
             raise Stopping
+        try:
+            self._publish(rows, batch)
+        except Exception as error:
+            self.failure = error  # Spark only hands on a text with both sides' stack traces
+            raise
+        # For lag tools only: Spark goes on from its checkpoint, so a log that is away now spoils nothing.
+        with contextlib.suppress(MachineError):
+            self._topics.commit(group(self._view.name), self._checkpoint.reached(batch))
+
+    def _publish(self, rows: DataFrame, batch: int) -> None:
         records = wire.records(rows, self._view, self._run, str(batch))
         records.write.format("kafka").options(**sink_options(self._topics.bootstrap, self._view)).save()
         counts = _observed(self._query)
         if any(counts.values()):
             starts, ends = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
             self._invalid.publish(rows.sparkSession, self._view, counts, starts, ends)
-        # For lag tools only: Spark goes on from its checkpoint, so a log that is away now spoils nothing.
-        with contextlib.suppress(MachineError):
-            self._topics.commit(group(self._view.name), self._checkpoint.reached(batch))
 
 
 def _observed(query: Any) -> dict[str, int]:

@@ -209,13 +209,12 @@ class Runner:
                     self._settlements[name].settle(session.start(self.settings), running)
 
     def _failed(self, name: str, error: Exception | None) -> MachineError:
+        publisher = self._publishers.get(name)
+        error = (publisher.failure if publisher else None) or error
         said = query.first_line(error) if error else "it ended"
         cause = said.partition("terminated with exception: ")[2] or said
-        return MachineError(
-            f"view {name!r} has stopped",
-            got=cause,
-            hint=f"Spark's log is {session.data(self.settings) / 'spark.log'}",
-        )
+        log = session.data(self.settings) / "spark.log"
+        return MachineError(f"view {name!r} has stopped", got=cause, hint=f"Spark's log is {log}")
 
 
 def batch(app: App, settings: Settings, view: str) -> DataFrame:

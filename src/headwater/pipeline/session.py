@@ -3,6 +3,7 @@
 The JVM writes to ``spark.log`` and ``spark.out`` in the data folder, never to the terminal.
 """
 
+import logging
 import os
 import shutil
 import sys
@@ -72,6 +73,9 @@ def start(settings: Settings, *, realtime_slots: int = 0, import_folder: Path | 
     folder = data(settings)
     folder.mkdir(parents=True, exist_ok=True)
     _environment(import_folder)
+    # A query that fails or stops is reported by the runner; these would print stack traces beside it.
+    for name in ("py4j.clientserver", "SQLQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     conf = _conf(settings, folder, master(settings, realtime_slots))
     out = folder / "spark.out"
     try:

@@ -117,7 +117,7 @@ def _typed(field: Column) -> SparkColumn:
     if field.kind == "TIMESTAMP":
         column = column.try_cast("timestamp")
     if field.default is not None:
-        column = F.coalesce(column, F.lit(field.default).cast(field.kind))
+        column = F.coalesce(column, F.from_json(F.lit(f'{{"v":{field.default}}}'), f"v {field.kind}")["v"])
     return column.alias(field.name)
 
 

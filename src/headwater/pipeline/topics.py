@@ -3,8 +3,9 @@
 Positions are ``{topic: {partition: offset}}``, as Spark writes them into its checkpoints.
 """
 
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -19,6 +20,8 @@ Positions = dict[str, dict[int, int]]
 
 TIMEOUT_S = 30.0
 """How long the log may be away before a question to it fails."""
+COMMIT_TIMEOUT_S = 5.0
+"""The same for a commit, which holds up a batch and will be made again by the next."""
 
 
 def pattern(stream: Stream, graph: Graph) -> str:
@@ -48,10 +51,8 @@ class Topics:
 
     def names(self) -> dict[str, int]:
         """All topics with their number of partitions."""
-        try:
+        with self._asking():
             found = self._admin.list_topics(timeout=TIMEOUT_S).topics
-        except KafkaException as error:
-            raise self._silent(error) from error
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def ensure(self, names: Iterable[str], partitions: int, *, compact: bool) -> None:
@@ -63,16 +64,10 @@ class Topics:
             for name in dict.fromkeys(names)
             if name not in known
         ]
-        if not wanted:
-            return
-        for name, answer in self._admin.create_topics(wanted, request_timeout=TIMEOUT_S).items():
-            try:
+        answers = self._admin.create_topics(wanted, request_timeout=TIMEOUT_S) if wanted else {}
+        for answer in answers.values():
+            with self._asking(KafkaError.TOPIC_ALREADY_EXISTS):
                 answer.result(TIMEOUT_S)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise MachineError(
-                        f"topic {name!r} cannot be created", got=error.args[0].str()
-                    ) from error
 
     def of(self, stream: Stream, graph: Graph) -> list[str]:
         """The topics that a stream reads now."""
@@ -90,12 +85,10 @@ class Topics:
             for partition in range(known.get(topic, 0))
         }
         found: Positions = {}
-        try:
+        with self._asking():
             answers = self._admin.list_offsets(asked, request_timeout=TIMEOUT_S) if asked else {}
             for place, answer in answers.items():
                 found.setdefault(place.topic, {})[place.partition] = answer.result(TIMEOUT_S).offset
-        except KafkaException as error:
-            raise self._silent(error) from error
         return found
 
     def commit(self, group: str, positions: Positions) -> None:
@@ -105,27 +98,36 @@ class Topics:
             for topic, partitions in positions.items()
             for partition, offset in partitions.items()
         ]
-        try:
-            answers = self._admin.alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, places)], request_timeout=TIMEOUT_S
-            )
-            answers[group].result(TIMEOUT_S)
-        except KafkaException as error:
-            raise self._silent(error) from error
+        request = ConsumerGroupTopicPartitions(group, places)
+        with self._asking():
+            answers = self._admin.alter_consumer_group_offsets([request], request_timeout=COMMIT_TIMEOUT_S)
+            answers[group].result(COMMIT_TIMEOUT_S)
 
     def committed(self, group: str) -> Positions:
         """What a group has committed; empty for a group that never did."""
         found: Positions = {}
-        try:
-            request = ConsumerGroupTopicPartitions(group)
+        request = ConsumerGroupTopicPartitions(group)
+        with self._asking():
             answer = self._admin.list_consumer_group_offsets([request], request_timeout=TIMEOUT_S)[group]
             for place in answer.result(TIMEOUT_S).topic_partitions:
                 if place.offset >= 0:
                     found.setdefault(place.topic, {})[place.partition] = place.offset
-        except KafkaException as error:
-            raise self._silent(error) from error
         return found
 
-    def _silent(self, error: KafkaException) -> MachineError:
-        got = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
-        return MachineError(f"log {self.bootstrap} does not answer", got=got, hint="is the broker running?")
+    @contextlib.contextmanager
+    def _asking(self, *accepted: int) -> Iterator[None]:
+        """Turns the client's errors into ours, but for the accepted codes."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise MachineError(
+                f"log {self.bootstrap} gives no answer", hint="is the broker running?"
+            ) from error
+        except KafkaException as error:
+            fault = error.args[0]
+            if isinstance(fault, KafkaError) and fault.code() in accepted:
+                return
+            got = fault.str() if isinstance(fault, KafkaError) else str(error)
+            raise MachineError(
+                f"log {self.bootstrap} gives no answer", got=got, hint="is the broker running?"
+            ) from error

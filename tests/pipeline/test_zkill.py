@@ -1,0 +1,126 @@
+"""Kill -9 of the broker and of the Spark driver in the middle of a run: no row is lost and none is doubled."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import headwater as hw
+from headwater.errors import MachineError
+from headwater.pipeline.publish import group
+from headwater.pipeline.topics import Topics
+from ordershop import Shop, orders
+from servers import BrokerProcess, wait_until
+
+pytestmark = pytest.mark.spark
+
+APP = """
+    import headwater as hw
+    from ordershop import Order
+
+    app = hw.App("shop")
+    app.stream("orders", Order, key="customer_id", time="at")
+    app.sql("by_country", "SELECT country, sum(cents) AS cents, count(*) AS n FROM orders GROUP BY country", key="country")
+    app.sql("per_minute", "SELECT window, count(*) AS n FROM orders GROUP BY window(at, '1 minute')", key="window")
+"""
+DRIVER = """
+    import sys
+    import headwater as hw
+    from headwater.config import load
+    from headwater.pipeline.runner import Runner
+
+    runner = Runner(hw.App.load(sys.argv[1]), load())
+    runner.start()
+    runner.wait()
+"""
+
+
+class Driver:
+    """The pipeline in a process group of its own, Python and JVM, as a supervisor would keep it."""
+
+    def __init__(self, shop: Shop, folder: Path) -> None:
+        self.app = folder / "app.py"
+        self.app.write_text(textwrap.dedent(APP))
+        self.log = folder / "driver.log"
+        self._environment = os.environ | {
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "HEADWATER_LOG": shop.settings.log,
+            "HEADWATER_BROKER_PORT": str(shop.settings.broker_port),
+            "HEADWATER_SPARK_MEMORY": "1g",
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def keep(self) -> None:
+        """Starts it, or starts it again when it has ended."""
+        if self.process is None or self.process.poll() is not None:
+            command = [sys.executable, "-c", textwrap.dedent(DRIVER), str(self.app)]
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    command, stdout=log, stderr=log, env=self._environment, start_new_session=True
+                )
+
+    def kill(self) -> None:
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def shop(own_broker: BrokerProcess, tmp_path: Path) -> Shop:
+    shop = Shop(own_broker.bootstrap, tmp_path / "pipeline")
+    shop.prefix = ""
+    return shop
+
+
+@pytest.fixture
+def driver(shop: Shop, tmp_path: Path):
+    driver = Driver(shop, tmp_path)
+    yield driver
+    if driver.process is not None and driver.process.poll() is None:
+        driver.kill()
+
+
+def read(shop: Shop, driver: Driver) -> int:
+    """How many orders both views have published; keeps the driver alive meanwhile."""
+    driver.keep()
+    topics = Topics(shop.bootstrap)
+    try:
+        found = [topics.committed(group(view)).get("orders", {}) for view in ("by_country", "per_minute")]
+    except MachineError:
+        return 0
+    return min(sum(positions.values()) for positions in found)
+
+
+def test_a_killed_broker_and_a_killed_driver_lose_and_double_nothing(shop, driver, own_broker):
+    Topics(shop.bootstrap).ensure(["orders"], 2, compact=False)
+    import time
+    t = time.time()
+    for step in range(10):
+        shop.send_to("orders", orders(100, start=100 * step))
+        if step == 3:
+            wait_until(lambda: read(shop, driver) >= 300, 90, "the first batches")
+            own_broker.end(signal.SIGKILL)
+            own_broker.start()
+            print("broker back", time.time() - t)
+        if step == 6:
+            wait_until(lambda: read(shop, driver) >= 500, 90, "batches after the broker's restart")
+            print("driver killed", time.time() - t)
+            driver.kill()
+    wait_until(lambda: read(shop, driver) == 1000, 90, "all orders")
+    print("all", time.time() - t, driver.log.read_text())
+
+    app = hw.App.load(str(driver.app))
+    assert {row["country"]: row["n"] for row in shop.table("by_country").values()} == {
+        "de": 334,
+        "fr": 333,
+        "us": 333,
+    }
+    cents = sum(row["cents"] for row in shop.table("by_country").values())
+    assert cents == sum(order.cents for order in orders(1000))
+    assert {row["n"] for row in shop.table("per_minute").values()} == {30, 10}
+    assert len(shop.table("per_minute")) == 34
+    assert list(app.graph().views) == ["by_country", "per_minute"]
