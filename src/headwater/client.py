@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from headwater.errors import MachineError
 
-__all__ = ["Client", "producer"]
+__all__ = ["Client", "admin", "producer"]
 
 TIMEOUT_S = 10.0
 DELIVERY_TIMEOUT_MS = 300_000
@@ -51,14 +51,26 @@ def producer(bootstrap: str, **settings: Any) -> Producer:
     )
 
 
+def admin(bootstrap: str) -> AdminClient:
+    """An admin client that survives the restart of a broker.
+
+    librdkafka 2.16 drops every broker that it knows when all are away, but goes on asking the dropped one for
+    coordinators: offset calls then time out for ever. It must keep its brokers.
+    """
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "metadata.recovery.strategy": "none",
+        "reconnect.backoff.max.ms": 500,
+    }
+    return AdminClient(settings, logger=logger)
+
+
 class Client:
     """Questions to a log, answered within ``TIMEOUT_S`` or with a MachineError. For one thread."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self._admin = AdminClient(
-            {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 500}, logger=logger
-        )
+        self._admin = admin(bootstrap)
 
     def is_reachable(self, timeout_s: float = 1.0) -> bool:
         """Whether a broker answers at the address."""

@@ -110,9 +110,7 @@ class Runner:
 
     def _launch(self, *, once: bool) -> None:
         self._make_topics()
-        spark = session.start(
-            self.settings, realtime_slots=self._realtime_slots(), import_folder=self._app.folder
-        )
+        spark = session.start(self.settings, slots=self._slots(), import_folder=self._app.folder)
         built = {name: self._build(spark, view) for name, view in self.graph.views.items()}
         try:
             for name, frame in built.items():
@@ -126,19 +124,26 @@ class Runner:
         self._topics.ensure(streams, self.settings.partitions, compact=False)
         self._topics.ensure(self.graph.views, self.settings.partitions, compact=True)
 
-    def _realtime_slots(self) -> int:
-        """Tasks of real-time views: one for each partition that they read, and one for each shard of a groupBy."""
-        slots = 0
-        known = self._topics.names()
-        for view in self.graph.views.values():
-            if view.latency == "realtime":
-                topics = {
-                    topic
-                    for stream in self.graph.inputs(view).values()
-                    for topic in self._topics.of(stream, self.graph)
-                }
-                slots += sum(known.get(topic, 0) for topic in topics) + self.settings.partitions
-        return slots
+    def _slots(self) -> int:
+        """Slots that the graph needs, or 0 without real-time views, which take what the master offers.
+
+        A real-time view holds one for each partition that it reads and for each shard of a groupBy; every few seconds it
+        asks for all of them at once and fails if one is taken. So there must be slots for all tasks of the others too: a
+        micro-batch may read an input twice.
+        """
+        if all(view.latency == "batch" for view in self.graph.views.values()):
+            return 0
+        return sum(self._tasks(view) for view in self.graph.views.values())
+
+    def _tasks(self, view: View) -> int:
+        known, shards = self._topics.names(), self.settings.partitions
+        topics = {
+            topic
+            for stream in self.graph.inputs(view).values()
+            for topic in self._topics.of(stream, self.graph)
+        }
+        reads = sum(known.get(topic, 0) for topic in topics)
+        return reads + shards if view.latency == "realtime" else 2 * reads + shards
 
     def _build(self, spark: SparkSession, view: View) -> DataFrame:
         realtime = view.latency == "realtime"

@@ -47,24 +47,24 @@ def data(settings: Settings) -> Path:
     return (settings.embedded or Path("data")).absolute()
 
 
-def master(settings: Settings, realtime_slots: int) -> str:
-    """The Spark master, with a slot for every task that real-time views hold for ever, beside those for batches."""
-    if not realtime_slots or not settings.spark.startswith("local"):
+def master(settings: Settings, slots: int) -> str:
+    """The Spark master, with as many slots as the graph needs (0: as many as it offers) where they are ours to choose."""
+    if not slots or not settings.spark.startswith("local"):
         return settings.spark
-    slots, _, tries = settings.spark.removeprefix("local").strip("[]").partition(",")
-    if slots == "*":
-        return f"local[{realtime_slots + (os.cpu_count() or 1)},{tries or 1}]"
-    if int(slots or 1) <= realtime_slots:
+    offered, _, tries = settings.spark.removeprefix("local").strip("[]").partition(",")
+    if offered == "*":
+        return f"local[{slots + (os.cpu_count() or 1)},{tries or 1}]"
+    if int(offered or 1) < slots:
         raise UsageError(
             "setting 'spark' has too few slots for the real-time views",
             got=repr(settings.spark),
-            expected=f"at least {realtime_slots + 1}",
+            expected=f"at least {slots}",
             hint="write local[*,4]: the embedded Spark then starts with as many as are needed",
         )
     return settings.spark
 
 
-def start(settings: Settings, *, realtime_slots: int = 0, import_folder: Path | None = None) -> SparkSession:
+def start(settings: Settings, *, slots: int = 0, import_folder: Path | None = None) -> SparkSession:
     """The process's Spark session, started at the first call. MachineError without Java or when Spark does not start."""
     running = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001
     if running is not None:
@@ -76,7 +76,7 @@ def start(settings: Settings, *, realtime_slots: int = 0, import_folder: Path | 
     # A query that fails or stops is reported by the runner; these would print stack traces beside it.
     for name in ("py4j.clientserver", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    conf = _conf(settings, folder, master(settings, realtime_slots))
+    conf = _conf(settings, folder, master(settings, slots))
     out = folder / "spark.out"
     try:
         with out.open("wb") as file:
