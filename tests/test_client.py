@@ -1,0 +1,75 @@
+"""Clients for any Kafka address, against the embedded log."""
+
+import os
+import signal
+
+import pytest
+
+from headwater.client import Client, producer
+from headwater.errors import MachineError
+
+
+def fill(bootstrap, topic, count):
+    sender = producer(bootstrap)
+    for number in range(count):
+        sender.produce(topic, str(number), str(number))
+    assert sender.flush(30) == 0
+
+
+def test_topics_are_made_once_and_then_left_alone(bootstrap):
+    client = Client(bootstrap)
+    client.ensure_topics(["client.once"], 3)
+    client.ensure_topics(["client.once"], 5)
+    assert client.partitions()["client.once"] == 3
+
+
+def test_every_record_that_is_there_is_read_once(bootstrap):
+    client = Client(bootstrap)
+    client.ensure_topics(["client.read", "client.empty"], 3)
+    fill(bootstrap, "client.read", 1_000)
+    values = [int(record.value()) for record in client.read(["client.read", "client.empty"])]
+    assert sorted(values) == list(range(1_000))
+
+
+def test_ends_of_a_topic_that_does_not_exist_are_none(bootstrap):
+    client = Client(bootstrap)
+    client.ensure_topics(["client.ends"], 2)
+    fill(bootstrap, "client.ends", 10)
+    ends = client.end_offsets(["client.ends", "client.nowhere"])
+    assert ends.keys() == {("client.ends", 0), ("client.ends", 1)}
+    assert sum(ends.values()) == 10
+    assert client.committed("client.nobody", ends) == {}
+
+
+def test_keys_go_where_java_clients_put_them(bootstrap):
+    """Partitions that Apache Kafka's own murmur2 gives these keys among 4."""
+    client = Client(bootstrap)
+    client.ensure_topics(["client.murmur"], 4)
+    sender = producer(bootstrap)
+    for key in ("21", "foobar", "a-little-bit-long-string"):
+        sender.produce("client.murmur", b"", key)
+    sender.flush(30)
+    found = {record.key().decode(): record.partition() for record in client.read(["client.murmur"])}
+    hashes = {"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536}
+    assert found == {key: (value & 0x7FFFFFFF) % 4 for key, value in hashes.items()}
+
+
+def test_a_log_that_is_not_there_is_named():
+    client = Client("127.0.0.1:1")
+    assert not client.is_reachable(0.2)
+    with pytest.raises(
+        MachineError, match=r"log 127\.0\.0\.1:1 does not answer; got .*; is the broker running\?"
+    ):
+        client.partitions()
+
+
+def test_a_client_goes_on_after_the_broker_was_killed_and_started_again(own_broker):
+    client = Client(own_broker.bootstrap)
+    client.ensure_topics(["client.kill"], 1)
+    assert client.committed("client.group", [("client.kill", 0)]) == {}
+    os.kill(own_broker.pid, signal.SIGKILL)
+    own_broker.end(signal.SIGKILL)
+    assert not client.is_reachable(2.5)
+    own_broker.start()
+    assert client.committed("client.group", [("client.kill", 0)]) == {}
+    assert client.end_offsets(["client.kill"]) == {("client.kill", 0): 0}

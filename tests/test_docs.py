@@ -1,0 +1,53 @@
+"""What users can set or call is documented, and what is documented exists."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer.main
+
+from headwater.cli import cli
+from headwater.config import Settings
+from headwater.kafka.api import HANDLERS
+from headwater.kafka.server import FAMILIES
+
+DOCS = Path(__file__).parent.parent / "docs"
+assert FAMILIES
+
+
+def commands() -> list[str]:
+    """Every command that is shown, as typed."""
+
+    def below(command, path):
+        if command.hidden:
+            return []
+        if hasattr(command, "commands"):
+            return [each for name, sub in command.commands.items() for each in below(sub, [*path, name])]
+        return [" ".join(path)]
+
+    return below(typer.main.get_command(cli), ["headwater"])
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_is_documented(command):
+    assert f"`{command}" in (DOCS / "commands.md").read_text()
+
+
+def test_settings_are_documented_with_their_defaults():
+    rows = re.findall(r"^\| `(\w+)` \| `(.*?)` \|", (DOCS / "settings.md").read_text(), re.MULTILINE)
+
+    documented = dict(rows)
+    defaults = {field.name: str(field.default) for field in msgspec.structs.fields(Settings)}
+    assert documented == defaults
+
+
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=lambda h: h.request.api.name)
+def test_every_request_that_is_served_is_documented(handler):
+    assert handler.request.api.name in (DOCS / "log.md").read_text()
+
+
+def test_links_between_documents_lead_somewhere():
+    for page in [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
