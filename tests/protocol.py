@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 
-from headwater.kafka.api import HANDLERS, Request
+from headwater.kafka.api import HANDLERS, Later, Request
 from headwater.kafka.codec import Message, layout
 from headwater.kafka.server import FAMILIES
 from headwater.kafka.session import Sessions
@@ -29,7 +29,11 @@ class Client:
         answer = handler.function(
             Request(body, version, "test", "host", self.broker, ("h", 1), self._sessions)
         )
-        if isinstance(answer, asyncio.Future):
+        if isinstance(answer, Later):
+            done = asyncio.get_running_loop().create_future()
+            answer.add_done_callback(lambda later: done.set_result(later.result()))
+            answer = await done
+        elif not isinstance(answer, Message):
             answer = await answer
         return response.decode(version, b"".join(response.encode(version, answer)))
 

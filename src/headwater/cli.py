@@ -4,6 +4,7 @@ Commands import what they need when they run, so that ``--help`` is quick. An er
 line on standard error and the exit code of its kind; a traceback is a bug.
 """
 
+import contextlib
 import difflib
 import logging
 import os
@@ -101,12 +102,13 @@ def up(app: AppFile) -> None:
     from headwater import java
     from headwater.app import App
     from headwater.node import Node
+    from headwater.supervisor import Interrupted
 
     settings = load()
     graph = App.load(str(app)).graph()
     java.require()
     stop = _stop_on_signals()
-    with Node(settings, app, graph) as node:
+    with contextlib.suppress(Interrupted), Node(settings, app, graph, stop) as node:
         node.start_log()
         typer.echo(f"log      {node.settings.bootstrap}")
         node.start_views()

@@ -31,7 +31,7 @@ from headwater.view import Hub, Info, ViewInfo, build
 __all__ = ["Node", "command", "ensure_free", "serve_console"]
 
 BROKER_READY_S = 30.0
-SPARK_READY_S = 120.0
+SPARK_READY_S = 180.0
 CONSOLE_READY_S = 30.0
 CONSOLE_GRACE_S = 2
 HEALTH_TIMEOUT_S = 1.0
@@ -40,15 +40,18 @@ HEALTH_TIMEOUT_S = 1.0
 class Node:
     """One application with everything it needs on this machine. A context manager: leaving it ends all parts.
 
-    The ports are looked at here, before anything starts; the graph was checked when it was built.
+    The ports are looked at here, before anything starts; the graph was checked when it was built. Waits end with
+    ``Interrupted`` when ``stop`` is set.
     """
 
-    def __init__(self, settings: Settings, app: Path, graph: Graph) -> None:
+    def __init__(
+        self, settings: Settings, app: Path, graph: Graph, stop: threading.Event | None = None
+    ) -> None:
         self.app = app
         self.graph = graph
         self.settings = _with_ports(settings)
         self.folder = settings.data
-        self.supervisor = Supervisor(self.folder)
+        self.supervisor = Supervisor(self.folder, stop=stop)
         self._ready_file = self.folder / "run" / "pipeline.ready"
 
     @property

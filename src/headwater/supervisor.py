@@ -18,7 +18,7 @@ from typing import BinaryIO
 from headwater.clock import Clock, SystemClock
 from headwater.errors import HeadwaterError, MachineError, StorageError, UsageError
 
-__all__ = ["Part", "Supervisor", "end_with_supervisor"]
+__all__ = ["Interrupted", "Part", "Supervisor", "end_with_supervisor"]
 
 MARK = "HW_PART"
 """Environment variable that a child and all its descendants carry: how the leftovers are found."""
@@ -32,6 +32,10 @@ END_S = 10.0
 TICK_S = 0.1
 LOG_LINES = 12
 LOG_TAIL_BYTES = 8_192
+
+
+class Interrupted(Exception):  # noqa: N818 (not an error: somebody wants the end)
+    """Raised out of a wait when ``stop`` is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +80,12 @@ class Supervisor:
         folder: Path,
         clock: Clock | None = None,
         *,
+        stop: threading.Event | None = None,
         backoff_s: Sequence[float] = BACKOFF_S,
         stop_s: float = STOP_S,
     ) -> None:
         self.folder = folder.absolute()
+        self._stop = stop or threading.Event()
         self._backoff_s = backoff_s
         self._stop_s = stop_s
         self._clock = clock or SystemClock()
@@ -92,7 +98,7 @@ class Supervisor:
             (self.folder / sub).mkdir(parents=True, exist_ok=True)
 
     def start(self, *parts: Part) -> None:
-        """Starts the parts together and returns when all are ready; raises when one cannot be."""
+        """Starts the parts together and returns when all are ready; raises when one cannot be, or ``Interrupted``."""
         with self._lock:
             for part in parts:
                 _end_marked(self._mark(part.name))  # what a killed supervisor may have left behind
@@ -165,7 +171,8 @@ class Supervisor:
                     got=self._words(part.name),
                     hint=f"see {self._log(part.name)}",
                 )
-            self._closing.wait(TICK_S / 2)
+            if self._stop.wait(TICK_S / 2):
+                raise Interrupted
 
     def _watch(self) -> None:
         while not self._closing.wait(TICK_S):

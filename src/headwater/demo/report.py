@@ -55,8 +55,8 @@ class Report:
         figures: Figures,
         invalid: Sequence[str],
         restarts: Mapping[str, int],
-    ) -> int:
-        """The summary; 0 when everything is right, else 1."""
+    ) -> bool:
+        """The summary; true when everything is right."""
         self._console.print(_view_table(views))
         self._console.print(_topic_table(figures, invalid))
         for name, count in restarts.items():
@@ -66,13 +66,13 @@ class Report:
             self.say(f"[red]wrong[/red]  {problem}")
         if problems:
             self.say(f"[bold red]{len(problems)} differences[/bold red]")
-            return 1
+            return False
         rows = sum(view.rows for view in views)
         records = sum(figures.records.values())
         self.say(
             f"[bold green]All right[/bold green]: {rows:,} rows from {records:,} records, every one of them checked."
         )
-        return 0
+        return True
 
 
 def _view_table(views: Sequence[ViewReport]) -> Table:

@@ -1,10 +1,10 @@
 """`headwater demo`: the whole system on one machine, with traffic, and a check of every number at the end."""
 
+import math
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -21,7 +21,7 @@ from headwater.demo.report import Report, ViewReport
 from headwater.demo.tally import Figures
 from headwater.errors import HeadwaterError, MachineError, UsageError
 from headwater.node import Node, ensure_free
-from headwater.supervisor import Part
+from headwater.supervisor import Interrupted, Part
 
 __all__ = ["SHOP", "Demo", "Plan"]
 
@@ -32,6 +32,9 @@ TRAFFIC_LATE_S = 180.0
 """How much longer than planned the traffic may take when the log was away for a while."""
 PROGRESS_S = 5.0
 LOOK_S = 0.2
+WRONG = 1
+INTERRUPTED = 130
+"""Exit codes of a run with a wrong number in it, and of one that was to check itself and was not let to."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -55,28 +58,33 @@ class Demo:
         self._plan = plan
         self._stop = stop
         self._clock = clock or SystemClock()
+        self._begun = self._clock.monotonic()
+        self._first_row = False
         self._report = Report()
         self._graph = App.load(str(SHOP)).graph()
 
     def run(self) -> int:
         """Starts everything, lets the shop run, and checks it if it was to end by itself."""
         java.require()
-        begun = self._clock.monotonic()
-        with _folder(self._plan.data) as folder, Node(self._place(folder), SHOP, self._graph) as node:
-            self._report.begin(self._plan.seed, self._plan.rate, self._plan.speed, folder)
-            with Page(node.url, list(self._graph.views)) as page:
-                self._start(node, page, begun)
-                self._watch_shop(node, page, begun)
-                if self._stop.is_set():
-                    self._report.say("stopping")
-                    return 0
-                self._await(
-                    node,
-                    f"the views to catch up with the log ({CAUGHT_UP_S:.0f} s)",
-                    CAUGHT_UP_S,
-                    lambda: self._lag(node, page),
-                )
+        folder = _folder(self._plan.data)
+        self._report.begin(self._plan.seed, self._plan.rate, self._plan.speed, folder)
+        code = self._run(self._place(folder))
+        if self._plan.data is None and code != WRONG:
+            shutil.rmtree(folder, ignore_errors=True)
+        return code
+
+    def _run(self, settings: Settings) -> int:
+        views = list(self._graph.views)
+        try:
+            with Node(settings, SHOP, self._graph, self._stop) as node, Page(node.url, views) as page:
+                self._start(node, page)
+                self._await(node, page, "", self._traffic_limit_s(), lambda: _running(node, "traffic"))
+                what = "the views to catch up with the log"
+                self._await(node, page, what, CAUGHT_UP_S, lambda: self._lag(node, page))
                 return self._check(node, page)
+        except Interrupted:
+            self._report.say("stopped")
+            return 0 if self._plan.seconds is None else INTERRUPTED
 
     def _place(self, folder: Path) -> Settings:
         """The user's settings with everything of this run in one folder and on ports that are free."""
@@ -91,17 +99,20 @@ class Demo:
         broker = _port_or_any(self._settings.host, self._settings.broker_port)
         return msgspec.structs.replace(self._settings, console_port=console, broker_port=broker, **mine)
 
-    def _start(self, node: Node, page: Page, begun: float) -> None:
+    def _start(self, node: Node, page: Page) -> None:
         """Log, then Spark and console, then traffic, with the seconds that each took."""
         node.start_log()
         _ensure_no_records(Client(node.settings.bootstrap), node.settings.log)
-        self._report.ready("log", node.settings.bootstrap, self._clock.monotonic() - begun)
+        self._report.ready("log", node.settings.bootstrap, self._elapsed())
         self._report.say("starting Spark and the console …")
         node.start_views()
-        self._report.ready("Spark", node.settings.spark, self._clock.monotonic() - begun)
+        self._report.ready("Spark", node.settings.spark, self._elapsed())
         page.follow(self._clock)
         self._report.page(node.url)
         node.supervisor.start(self._traffic(node))
+
+    def _elapsed(self) -> float:
+        return self._clock.monotonic() - self._begun
 
     def _traffic(self, node: Node) -> Part:
         plan = self._plan
@@ -111,37 +122,27 @@ class Demo:
         ]
         return node.part("traffic", *arguments, str(_tally(node)))
 
-    def _watch_shop(self, node: Node, page: Page, begun: float) -> None:
-        """Until the traffic has ended by itself, or somebody wants the end."""
-        limit = (
-            None
-            if self._plan.seconds is None
-            else self._clock.monotonic() + self._plan.seconds + TRAFFIC_LATE_S
-        )
-        shown, first = self._clock.monotonic(), False
-        while node.supervisor.exit_code("traffic") is None and not self._stop.wait(LOOK_S):
-            node.supervisor.check()
-            now = self._clock.monotonic()
-            if not first and page.rows_seen():
-                first = True
-                self._report.ready("first row on the page", "", now - begun)
-            if now - shown >= PROGRESS_S:
-                shown = now
-                self._report.progress(now - begun, page.rows_seen(), node.supervisor.restarts())
-            if limit is not None and now > limit:
-                raise MachineError("the traffic did not end in time", hint=f"see {node.folder / 'logs'}")
+    def _traffic_limit_s(self) -> float:
+        return math.inf if self._plan.seconds is None else self._plan.seconds + TRAFFIC_LATE_S
 
-    def _await(self, node: Node, what: str, limit_s: float, missing: Callable[[], str]) -> None:
-        """Waits until nothing is missing, or says what is."""
-        self._report.say(f"waiting for {what}")
-        limit = self._clock.monotonic() + limit_s
+    def _await(self, node: Node, page: Page, what: str, limit_s: float, missing: Callable[[], str]) -> None:
+        """Waits until nothing is missing, saying how it goes; gives up with what is missing."""
+        if what:
+            self._report.say(f"waiting for {what}, {limit_s:.0f} s at most")
+        limit, shown = self._clock.monotonic() + limit_s, self._clock.monotonic()
         while reason := missing():
             node.supervisor.check()
-            if self._clock.monotonic() > limit:
-                raise MachineError(
-                    f"gave up waiting for {what}", got=reason, hint=f"see {node.folder / 'logs'}"
-                )
-            self._stop.wait(LOOK_S)
+            now = self._clock.monotonic()
+            if not self._first_row and page.rows_seen():
+                self._first_row = True
+                self._report.ready("first row on the page", "", self._elapsed())
+            if now - shown >= PROGRESS_S:
+                shown = now
+                self._report.progress(self._elapsed(), page.rows_seen(), node.supervisor.restarts())
+            if now > limit:
+                raise MachineError(f"gave up waiting: {reason}", hint=f"see {node.folder / 'logs'}")
+            if self._stop.wait(LOOK_S):
+                raise Interrupted
 
     def _lag(self, node: Node, page: Page) -> str:
         """The first view that has not yet read all of its inputs, or whose table has not all of its topic."""
@@ -168,7 +169,7 @@ class Demo:
         }
         delays = latency.delays(client.read(TOPICS.values()), page.seen())
         node.supervisor.stop("pipeline")
-        batch = self._batch(node)
+        batch = self._batch(node, page)
         sums = check.sum_differences(shown, figures)
         views = [
             ViewReport(
@@ -180,21 +181,21 @@ class Demo:
             )
             for name, view in self._graph.views.items()
         ]
-        return self._report.verdict(
+        right = self._report.verdict(
             views, figures, check.invalid_differences(invalid, figures), node.supervisor.restarts()
         )
+        return 0 if right else WRONG
 
-    def _batch(self, node: Node) -> Mapping[str, Mapping[str, check.Row]]:
+    def _batch(self, node: Node, page: Page) -> Mapping[str, Mapping[str, check.Row]]:
         """The same views computed by a batch run over the same log, in a process of its own."""
         out = node.folder / "batch.json"
         node.supervisor.start(node.part("batch", str(SHOP), str(out)))
-        self._await(
-            node,
-            "a batch run over the whole log",
-            BATCH_S,
-            lambda: "" if node.supervisor.exit_code("batch") == 0 else "it still runs",
-        )
+        self._await(node, page, "a batch run over the whole log", BATCH_S, lambda: _running(node, "batch"))
         return msgspec.json.decode(out.read_bytes(), type=dict[str, dict[str, check.Row]])
+
+
+def _running(node: Node, part: str) -> str:
+    return "" if node.supervisor.exit_code(part) == 0 else f"the {part} process still runs"
 
 
 def _tally(node: Node) -> Path:
@@ -229,17 +230,13 @@ def _port_or_any(host: str, port: int) -> int:
         return 0
 
 
-@contextmanager
-def _folder(wanted: Path | None) -> Iterator[Path]:
-    """The folder of the run: a given one stays; our own goes when all went well, else it stays to be looked at."""
-    if wanted is not None:
-        if wanted.exists() and any(wanted.iterdir()):
-            raise UsageError(
-                f"data folder {wanted} is not empty", hint="the demo starts from nothing: give a new folder"
-            )
-        wanted.mkdir(parents=True, exist_ok=True)
-        yield wanted.absolute()
-        return
-    folder = Path(tempfile.mkdtemp(prefix="headwater-demo-"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+def _folder(wanted: Path | None) -> Path:
+    """The folder of the run: the given one, which stays, or one of our own, which stays only if something was wrong."""
+    if wanted is None:
+        return Path(tempfile.mkdtemp(prefix="headwater-demo-"))
+    if wanted.exists() and any(wanted.iterdir()):
+        raise UsageError(
+            f"data folder {wanted} is not empty", hint="the demo starts from nothing: give a new folder"
+        )
+    wanted.mkdir(parents=True, exist_ok=True)
+    return wanted.absolute()

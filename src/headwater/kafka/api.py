@@ -8,7 +8,7 @@ from headwater.kafka.codec import Layout, Message, layout
 from headwater.kafka.session import Sessions
 from headwater.log.broker import Broker
 
-__all__ = ["HANDLERS", "Answer", "Handler", "Request", "serves"]
+__all__ = ["HANDLERS", "Answer", "Handler", "Later", "Request", "Waiting", "serves"]
 
 
 class Request(NamedTuple):
@@ -24,7 +24,53 @@ class Request(NamedTuple):
     sessions: Sessions
 
 
-Answer = Message | asyncio.Future[Message] | None
+class Later:
+    """A response that is given later. Like a future, but who waits for it is called at once, not in the loop's next turn:
+    a record is on its way to a waiting consumer before its producer's acknowledgement is even encoded.
+    """
+
+    __slots__ = ("_callbacks", "_failure", "_message")
+
+    def __init__(self) -> None:
+        self._message: Message | None = None
+        self._failure: BaseException | None = None
+        self._callbacks: list[Callable[[object], object]] = []
+
+    def done(self) -> bool:
+        return self._message is not None or self._failure is not None
+
+    def result(self) -> Message:
+        if self._failure is not None:
+            raise self._failure
+        assert self._message is not None  # noqa: S101  asked for before it was done
+        return self._message
+
+    def add_done_callback(self, callback: Callable[[object], object]) -> None:
+        self._callbacks.append(callback)
+
+    def resolve(self, compose: Callable[[], Message]) -> None:
+        """Gives the response, unless it was given or nobody waits any more. What fails in composing it is the waiter's, not ours."""
+        if self.done():
+            return
+        try:
+            self._message = compose()
+        except Exception as error:  # noqa: BLE001
+            self._failure = error
+        self._finish()
+
+    def cancel(self) -> None:
+        if not self.done():
+            self._failure = asyncio.CancelledError()
+            self._finish()
+
+    def _finish(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+
+Waiting = Later | asyncio.Future[Message]
+Answer = Message | Waiting | None
 """A response now, later, or (Produce without acknowledgement) never."""
 
 

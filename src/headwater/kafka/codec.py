@@ -199,7 +199,12 @@ def _reader(kind: str, *, flexible: bool, nullable: bool) -> Decoder:
 
 def _read_uuid(buffer: Buffer, position: int) -> tuple[uuid.UUID, int]:
     piece, position = _slice(buffer, position, 16)
-    return uuid.UUID(bytes=bytes(piece)), position
+    return _uuid(bytes(piece)), position
+
+
+@functools.lru_cache(maxsize=4096)
+def _uuid(data: bytes) -> uuid.UUID:
+    return uuid.UUID(bytes=data)
 
 
 def _array_reader(item: Decoder, *, flexible: bool, nullable: bool) -> Decoder:

@@ -7,11 +7,10 @@ OffsetForLeaderEpoch 2-4    one broker, one epoch: the end of the log
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import NamedTuple
 
 from headwater.errors import ErrorCode, Refused
-from headwater.kafka.api import Answer, Request, serves
+from headwater.kafka.api import Answer, Later, Request, serves
 from headwater.kafka.codec import Message, layout
 from headwater.kafka.session import Session
 from headwater.log.partition import LEADER_EPOCH, Partition
@@ -149,34 +148,24 @@ def _aborted(partition: Partition, offset: int, records: bytes) -> list[Message]
     ]
 
 
-def _wait(fetching: _Fetching) -> asyncio.Future[Message]:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Message] = loop.create_future()
-    endings: list[Callable[[], object]] = []
+def _wait(fetching: _Fetching) -> Later:
     body = fetching.request.body
     committed = body.isolation_level == READ_COMMITTED
     found = [(w.partition, w.part.fetch_offset) for w in fetching.wanted if w.partition is not None]
+    later = Later()
 
     def finish() -> None:
-        if not done.done():
-            done.set_result(_compose(fetching, _read(fetching)[0]))
+        later.resolve(lambda: _compose(fetching, _read(fetching)[0]))
 
     def look() -> None:
-        if done.done():
-            return
         enough = sum(partition.available_bytes(offset, committed=committed) for partition, offset in found)
         if enough >= body.min_bytes or any(partition.offline for partition, _ in found):
             finish()
 
-    endings += [partition.watch(look) for partition, _ in found]
-    endings.append(loop.call_later(body.max_wait_ms / 1000, finish).cancel)
-
-    def end(_: object) -> None:
-        for ending in endings:
-            ending()
-
-    done.add_done_callback(end)
-    return done
+    timer = asyncio.get_running_loop().call_later(body.max_wait_ms / 1000, finish)
+    endings = [timer.cancel, *(partition.watch(look) for partition, _ in found)]
+    later.add_done_callback(lambda _: [ending() for ending in endings])
+    return later
 
 
 @serves("ListOffsets", 1, 11)

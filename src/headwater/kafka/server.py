@@ -20,7 +20,7 @@ import uvloop
 from headwater.config import Settings
 from headwater.errors import MachineError, ProtocolError, UsageError
 from headwater.kafka import admin, catalog, fetch, group, produce, transaction
-from headwater.kafka.api import HANDLERS, Handler, Request
+from headwater.kafka.api import HANDLERS, Handler, Request, Waiting
 from headwater.kafka.codec import Message
 from headwater.kafka.session import Sessions
 from headwater.log.broker import Broker
@@ -41,7 +41,7 @@ API_VERSIONS = 18
 _head = struct.Struct(">hhi")
 _int32 = struct.Struct(">i")
 
-Reply = asyncio.Future[Message] | list[Any]
+Reply = Waiting | list[Any]
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -67,10 +67,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._server.connections.discard(self)
-        for *_, reply in self._replies:
-            if isinstance(reply, asyncio.Future):
-                reply.cancel()
+        replies = list(self._replies)
         self._replies.clear()
+        for *_, reply in replies:
+            if not isinstance(reply, list):
+                reply.cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         if self._begun is None:
@@ -160,10 +161,8 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- answers ---------------------------------------------------------------------------------------
 
-    def _answer(
-        self, handler: Handler, version: int, correlation: int, answer: Message | asyncio.Future[Message]
-    ) -> None:
-        if isinstance(answer, asyncio.Future):
+    def _answer(self, handler: Handler, version: int, correlation: int, answer: Message | Waiting) -> None:
+        if not isinstance(answer, Message):
             self._replies.append((handler, version, correlation, answer))
             answer.add_done_callback(self._send_finished)
             self._throttle()
@@ -178,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self._replies:
                 handler, version, correlation, reply = self._replies[0]
-                if isinstance(reply, asyncio.Future):
+                if not isinstance(reply, list):
                     if not reply.done():
                         break
                     reply = _encode(handler, version, correlation, reply.result())
