@@ -1,4 +1,4 @@
-"""The command line: demo, up, run, broker, view, graph, doctor.
+"""The command line: demo, up, run, broker, view, graph, doctor; ``cli_log.py`` adds those that look after a log.
 
 Commands import what they need when they run, so that ``--help`` is quick. An error of ours becomes one
 line on standard error and the exit code of its kind; a traceback is a bug.
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Never
 
 import typer
 
+from headwater.cli_log import add_commands
 from headwater.config import Settings, load
 from headwater.errors import HeadwaterError, MachineError, UsageError
 
@@ -364,3 +365,6 @@ def _stop_on_signals() -> threading.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     return stop
+
+
+add_commands(cli)

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from headwater.errors import MachineError
 
-__all__ = ["Client", "admin", "producer"]
+__all__ = ["TIMEOUT_S", "Client", "admin", "consumer", "producer"]
 
 TIMEOUT_S = 10.0
 DELIVERY_TIMEOUT_MS = 300_000
@@ -47,6 +47,21 @@ def producer(bootstrap: str, **settings: Any) -> Producer:
             "reconnect.backoff.max.ms": 1_000,
         }
         | settings,
+        logger=logger,
+    )
+
+
+def consumer(bootstrap: str, *, group: str = "headwater.reader") -> Consumer:
+    """A consumer for looking: it commits nothing by itself, sees no open transaction, and says where a partition ends."""
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        },
         logger=logger,
     )
 
@@ -142,31 +157,19 @@ class Client:
     def read(self, topics: Iterable[str]) -> Iterator[Message]:
         """Every record of the topics that is there at the time of the call, partition by partition."""
         ends = {place: end for place, end in self.end_offsets(topics).items() if end > 0}
-        consumer = self._consumer()
+        reader = consumer(self.bootstrap)
         try:
-            consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in ends])
+            reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in ends])
             while ends:
-                first = consumer.poll(READ_TIMEOUT_S)
+                first = reader.poll(READ_TIMEOUT_S)
                 if first is None:
                     raise MachineError(f"log {self.bootstrap} sent nothing for {READ_TIMEOUT_S:.0f} s")
                 # consume alone would wait for a full batch; with no time to wait it takes what is there.
-                messages = [first, *consumer.consume(BATCH_RECORDS, 0)]
+                messages = [first, *reader.consume(BATCH_RECORDS, 0)]
                 for message in messages:
                     yield from _sound(message, ends)
         finally:
-            consumer.close()
-
-    def _consumer(self) -> Consumer:
-        return Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "headwater.reader",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-            },
-            logger=logger,
-        )
+            reader.close()
 
     def _unreachable(self, error: Exception) -> MachineError:
         known = bool(error.args) and isinstance(error.args[0], KafkaError)

@@ -8,7 +8,7 @@ import base64
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, dataclass_transform
 
 import msgspec
 from msgspec import inspect
@@ -33,6 +33,7 @@ SCALARS: dict[type, str] = {
 SUPPORTED = "int, float, str, bool, datetime, date, Decimal, bytes, an Event, a list or an Optional of these"
 
 
+@dataclass_transform(frozen_default=True)
 class Event(msgspec.Struct, frozen=True):
     """An immutable fact: derive from it and annotate the fields. A field without default must be in every record."""
 

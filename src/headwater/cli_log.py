@@ -1,0 +1,297 @@
+"""The commands that look after a log, ours or Apache Kafka's: topic, produce, consume, group, replay, lag."""
+
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headwater.config import load
+from headwater.errors import UsageError
+
+__all__ = ["add_commands"]
+
+Name = Annotated[str, typer.Argument(show_default=False)]
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--log", metavar="HOST:PORT", help="The log.  [default: that of the settings]", show_default=False
+    ),
+]
+
+
+def _examples(*lines: str) -> str:
+    return "Examples:\n\n" + "\n\n".join(f"  [cyan]{line}[/cyan]" for line in lines)
+
+
+def _address(log: str | None) -> str:
+    return log or load().bootstrap
+
+
+def _show(columns: list[str], rows: list[list[object]], *, right: int = 1) -> None:
+    """A table whose columns from ``right`` on are numbers."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i >= right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row])
+    Console().print(table)
+
+
+topic = typer.Typer(
+    help="Topics: list, show, create, delete.", no_args_is_help=True, epilog=_examples("headwater topic list")
+)
+group = typer.Typer(
+    help="Consumer groups: list, reset, delete.",
+    no_args_is_help=True,
+    epilog=_examples("headwater group list"),
+)
+
+
+def add_commands(cli: typer.Typer) -> None:
+    """Puts the commands of this module under the command line."""
+    cli.add_typer(topic, name="topic")
+    cli.add_typer(group, name="group")
+    for command, examples in (
+        (
+            produce,
+            (
+                "echo 'k:{\"a\": 1}' | headwater produce orders --key-separator :",
+                "headwater produce orders < lines.jsonl",
+            ),
+        ),
+        (
+            consume,
+            (
+                "headwater consume orders --from earliest --count 10",
+                "headwater consume orders --from 2026-01-05T09:00:00Z",
+            ),
+        ),
+        (replay, ("headwater replay orders --from 2026-01-05 --to 2026-01-06 --into orders-monday",)),
+        (lag, ("headwater lag", "headwater lag headwater.revenue --json")),
+    ):
+        cli.command(epilog=_examples(*examples))(command)
+
+
+@topic.command("list", epilog=_examples("headwater topic list"))
+def topic_list(*, log: Bootstrap = None) -> None:
+    """All topics with their partitions and records."""
+    from headwater.client import Client
+
+    client = Client(_address(log))
+    partitions = client.partitions()
+    ends = client.end_offsets(partitions)
+    rows: list[list[object]] = [
+        [name, count, sum(end for (each, _), end in ends.items() if each == name)]
+        for name, count in sorted(partitions.items())
+    ]
+    _show(["topic", "partitions", "end offsets"], rows)
+
+
+@topic.command("show", epilog=_examples("headwater topic show orders"))
+def topic_show(name: Name, *, log: Bootstrap = None) -> None:
+    """One topic: its settings, and how evenly its records are spread over its partitions."""
+    from headwater.operate.topic import describe
+
+    shape = describe(_address(log), name)
+    changed = ", ".join(f"{key}={value}" for key, value in shape.config.items()) or "defaults"
+    typer.echo(f"{name}: {len(shape.partitions)} partitions, {shape.records:,} records, {changed}")
+    rows: list[list[object]] = [
+        [p.index, p.start, p.end, p.records, f"{p.records / max(shape.records, 1):.1%}"]
+        for p in shape.partitions
+    ]
+    _show(["partition", "start", "end", "records", "share"], rows, right=0)
+    if len(shape.partitions) > 1 and shape.records:
+        typer.echo(f"skew: the fullest partition has {shape.skew:.2f} times the mean")
+
+
+@topic.command(
+    "create", epilog=_examples("headwater topic create orders --partitions 4 --config cleanup.policy=compact")
+)
+def topic_create(
+    name: Name,
+    *,
+    partitions: Annotated[int, typer.Option(min=1, help="How many partitions.")] = 1,
+    config: Annotated[
+        list[str] | None, typer.Option(help="A topic setting, key=value; may be repeated.")
+    ] = None,
+    log: Bootstrap = None,
+) -> None:
+    """Creates a topic."""
+    from headwater.operate.topic import create
+
+    pairs = dict(_pair(each) for each in config or [])
+    create(_address(log), name, partitions, pairs)
+    typer.echo(f"created {name} with {partitions} partitions")
+
+
+@topic.command("delete", epilog=_examples("headwater topic delete orders --yes"))
+def topic_delete(
+    name: Name,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    log: Bootstrap = None,
+) -> None:
+    """Deletes a topic with all its records."""
+    from headwater.operate.topic import delete
+
+    if not yes:
+        typer.confirm(f"Delete {name} and all its records?", abort=True)
+    delete(_address(log), name)
+    typer.echo(f"deleted {name}")
+
+
+def produce(
+    name: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    *,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(help="What stands between key and value on a line; without it records have no key."),
+    ] = None,
+    log: Bootstrap = None,
+) -> None:
+    """Writes each line of standard input as a record, and says how many were acknowledged."""
+    from headwater.operate.pipe import write
+
+    typer.echo(
+        f"{write(_address(log), name, sys.stdin.buffer, key_separator):,} records acknowledged", err=True
+    )
+
+
+def consume(
+    name: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    *,
+    first: Annotated[str, typer.Option("--from", help="earliest, latest, an offset, or a time.")] = "latest",
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many records.")] = None,
+    end: Annotated[bool, typer.Option("--end", help="End at the end of the topic.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Key, value, time and place as one JSON object a line.")
+    ] = False,
+    log: Bootstrap = None,
+) -> None:
+    """Prints the records of a topic, then those that arrive, until Ctrl-C."""
+    from headwater.operate.pipe import read
+
+    for record in read(_address(log), name, first, count=count, end=end):
+        sys.stdout.buffer.write(record.json() if as_json else record.line())
+        sys.stdout.buffer.flush()
+
+
+@group.command("list", epilog=_examples("headwater group list"))
+def group_list(*, log: Bootstrap = None) -> None:
+    """All consumer groups and their state."""
+    from headwater.operate.group import groups
+
+    _show(["group", "state"], [[found.name, found.state] for found in groups(_address(log))], right=2)
+
+
+@group.command(
+    "reset",
+    epilog=_examples(
+        "headwater group reset billing --topic orders --to earliest --dry-run",
+        "headwater group reset billing --topic orders --to 2026-01-05T09:00:00Z",
+    ),
+)
+def group_reset(
+    name: Name,
+    *,
+    topic: Annotated[str, typer.Option(help="The topic whose offsets are moved.", show_default=False)],
+    to: Annotated[str, typer.Option(help="earliest, latest, an offset, or a time.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    log: Bootstrap = None,
+) -> None:
+    """Moves a group that nobody is in to another place in a topic."""
+    from headwater.operate.replay import parse_point, reset
+
+    moves = reset(_address(log), name, topic, parse_point(to), dry_run=dry_run)
+    _show(
+        ["partition", "from", "to"],
+        [[m.partition, m.committed if m.committed >= 0 else "none", m.target] for m in moves],
+        right=0,
+    )
+    typer.echo("nothing was changed (--dry-run)" if dry_run else f"group {name} was moved")
+
+
+@group.command("delete", epilog=_examples("headwater group delete billing"))
+def group_delete(name: Name, *, log: Bootstrap = None) -> None:
+    """Forgets a group that nobody is in, with its offsets."""
+    from headwater.operate.group import delete
+
+    delete(_address(log), name)
+    typer.echo(f"deleted {name}")
+
+
+def replay(
+    name: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    *,
+    into: Annotated[str, typer.Option(help="The topic to be made.", show_default=False)],
+    first: Annotated[str, typer.Option("--from", help="earliest, an offset, or a time.")] = "earliest",
+    last: Annotated[str, typer.Option("--to", help="latest, an offset, or a time.")] = "latest",
+    log: Bootstrap = None,
+) -> None:
+    """Copies a stretch of a topic into a new one, with keys, headers and times, partition by partition."""
+    from headwater.operate.replay import parse_point
+    from headwater.operate.replay import replay as copy
+
+    count = copy(_address(log), name, into, parse_point(first), parse_point(last))
+    typer.echo(f"{count:,} records of {name} are now in {into}")
+
+
+def lag(
+    name: Annotated[str | None, typer.Argument(metavar="[GROUP]", show_default=False)] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    log: Bootstrap = None,
+) -> None:
+    """How far groups are behind, in records and seconds, and how long until retention passes them."""
+    from headwater.operate.lag import lags
+
+    found = lags(_address(log), name)
+    if as_json:
+        for each in found:
+            typer.echo(msgspec.json.encode(each).decode())
+        return
+    rows: list[list[object]] = [
+        [
+            e.group,
+            e.topic,
+            e.partition,
+            e.committed,
+            e.end,
+            e.records,
+            _duration(e.seconds),
+            _duration(e.lost_in_seconds),
+        ]
+        for e in found
+    ]
+    _show(["group", "topic", "partition", "committed", "end", "records", "behind", "lost in"], rows, right=2)
+    for each in found:
+        if each.missed:
+            typer.echo(
+                f"warning: {each.group} has missed {each.missed:,} records of {each.topic}-{each.partition}",
+                err=True,
+            )
+        elif each.in_danger:
+            left = _duration(each.lost_in_seconds)
+            typer.echo(
+                f"warning: retention reaches {each.group} in {each.topic}-{each.partition} in {left}",
+                err=True,
+            )
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise UsageError("that is no setting", got=repr(text), expected="key=value")
+    return key, value

@@ -1,0 +1,145 @@
+"""Lag: how far groups are behind, in records and in seconds, and how long until retention passes them."""
+
+import msgspec
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
+
+from headwater.client import TIMEOUT_S, admin, consumer
+from headwater.clock import Clock, SystemClock
+from headwater.errors import MachineError
+
+__all__ = ["Lag", "lags"]
+
+HIDDEN_SUFFIX = ".ledger"
+"""Groups that are no consumers: their offsets are entries of a ledger."""
+WARN_SHARE = 0.2
+"""A group is warned about when less than this share of the retention time is left to it."""
+LOOK_TIMEOUT_S = 2.0
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """One group in one partition. Records that retention has removed count as passed, not as waiting."""
+
+    group: str
+    topic: str
+    partition: int
+    committed: int
+    log_start: int
+    end: int
+    seconds: float | None = None
+    """Age of the oldest record that waits; None when none does."""
+    lost_in_seconds: float | None = None
+    """Until retention by time reaches that record; None where there is no such retention."""
+    retention_seconds: float | None = None
+
+    @property
+    def records(self) -> int:
+        return self.end - max(self.committed, self.log_start)
+
+    @property
+    def missed(self) -> int:
+        """Records that were removed before the group had read them."""
+        return max(self.log_start - self.committed, 0)
+
+    @property
+    def in_danger(self) -> bool:
+        if self.lost_in_seconds is None or self.retention_seconds is None:
+            return False
+        return self.lost_in_seconds < WARN_SHARE * self.retention_seconds
+
+
+def lags(bootstrap: str, group: str | None = None, clock: Clock | None = None) -> list[Lag]:
+    """The lag of every group, or of one, in each partition that it has committed an offset of."""
+    client = admin(bootstrap)
+    try:
+        names = (
+            [group]
+            if group
+            else sorted(g.group_id for g in client.list_consumer_groups().result(TIMEOUT_S).valid)
+        )
+        committed = {
+            (name, place.topic, place.partition): place.offset
+            for name in names
+            if not name.endswith(HIDDEN_SUFFIX)
+            for place in client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])[name]
+            .result(TIMEOUT_S)
+            .topic_partitions
+            if place.offset >= 0
+        }
+        places = {(topic, partition) for _, topic, partition in committed}
+        starts, ends = (
+            _offsets(client, places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        )
+        retention = {topic: _retention_seconds(client, topic) for topic, _ in places}
+    except (KafkaException, TimeoutError) as error:
+        raise MachineError(
+            f"log {bootstrap} does not answer", got=str(error), hint="is the broker running?"
+        ) from error
+    reader = consumer(bootstrap)
+    now_ms = (clock or SystemClock()).now_ms()
+    try:
+        return [
+            _lag(
+                reader,
+                key,
+                offset,
+                bounds=(starts[key[1:]], ends[key[1:]]),
+                retention=retention[key[1]],
+                now_ms=now_ms,
+            )
+            for key, offset in sorted(committed.items())
+            if key[1:] in ends
+        ]
+    finally:
+        reader.close()
+
+
+def _lag(
+    reader: Consumer,
+    key: tuple[str, str, int],
+    committed: int,
+    *,
+    bounds: tuple[int, int],
+    retention: float | None,
+    now_ms: int,
+) -> Lag:
+    start, end = bounds
+    waiting = max(committed, start)
+    if waiting >= end:
+        return Lag(*key, committed, start, end)
+    written_ms = _timestamp(reader, key[1], key[2], waiting)
+    if written_ms is None:
+        return Lag(*key, committed, start, end)
+    seconds = max(now_ms - written_ms, 0) / 1000
+    left = None if retention is None else max(retention - seconds, 0)
+    return Lag(*key, committed, start, end, seconds, left, retention)
+
+
+def _offsets(client: object, places: set[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+    if not places:
+        return {}
+    asked = {TopicPartition(*place): spec for place in places}
+    found = {}
+    for place, answer in client.list_offsets(asked).items():  # type: ignore[attr-defined]
+        try:
+            found[place.topic, place.partition] = answer.result(TIMEOUT_S).offset
+        except KafkaException:  # the topic was deleted; its groups remember it still
+            continue
+    return found
+
+
+def _retention_seconds(client: object, topic: str) -> float | None:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    try:
+        config = client.describe_configs([resource])[resource].result(TIMEOUT_S)  # type: ignore[attr-defined]
+    except KafkaException:
+        return None
+    limit_ms = int(config["retention.ms"].value)
+    return limit_ms / 1000 if limit_ms >= 0 and "delete" in config["cleanup.policy"].value else None
+
+
+def _timestamp(reader: Consumer, topic: str, partition: int, offset: int) -> int | None:
+    """When the first record at or behind an offset was written."""
+    reader.assign([TopicPartition(topic, partition, offset)])
+    message = reader.poll(LOOK_TIMEOUT_S)
+    return None if message is None or message.error() else int(message.timestamp()[1])

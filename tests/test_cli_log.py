@@ -1,0 +1,134 @@
+"""The commands that look after a log, as a person types them, against a real broker."""
+
+import json
+import subprocess
+import sys
+import uuid
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+
+@pytest.fixture
+def topic():
+    return f"cli-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def headwater(bootstrap):
+    """Runs a command; returns what it printed, or fails with what it complained about."""
+
+    def run(*arguments, text="", fails=False):
+        command = [sys.executable, "-m", "headwater", *arguments, "--log", bootstrap]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode != 0) == fails, done.stderr
+        return done.stderr if fails else done.stdout
+
+    return run
+
+
+def lines(topic_size):
+    return "".join(f"k{i}:value {i}\n" for i in range(topic_size))
+
+
+def test_topics_are_made_listed_shown_with_their_skew_and_deleted(headwater, topic):
+    headwater("topic", "create", topic, "--partitions", "2", "--config", "cleanup.policy=compact")
+    headwater("produce", topic, "--key-separator", ":", text="same:1\nsame:2\nsame:3\n")
+
+    assert topic in headwater("topic", "list")
+    shown = headwater("topic", "show", topic)
+    assert "2 partitions, 3 records, cleanup.policy=compact" in shown
+    assert "2.00 times the mean" in shown
+    headwater("topic", "delete", topic, "--yes")
+    assert topic not in headwater("topic", "list")
+    assert "there is no topic" in headwater("topic", "show", topic, fails=True)
+
+
+def test_lines_go_in_and_come_out_with_keys_in_order(headwater, topic):
+    headwater("topic", "create", topic)
+    headwater("produce", topic, "--key-separator", ":", text=lines(100))
+
+    assert headwater("consume", topic, "--from", "earliest", "--end").splitlines() == [
+        f"k{i} value {i}" for i in range(100)
+    ]
+    assert headwater("consume", topic, "--from", "97", "--count", "2").splitlines() == [
+        "k97 value 97",
+        "k98 value 98",
+    ]
+    record = json.loads(headwater("consume", topic, "--from", "5", "--count", "1", "--json"))
+    assert (record["key"], record["value"], record["offset"]) == ("k5", "value 5", 5)
+
+
+def test_a_line_without_a_key_is_refused_by_its_number(headwater, topic):
+    headwater("topic", "create", topic)
+
+    assert "line 2 has no ':'" in headwater(
+        "produce", topic, "--key-separator", ":", text="a:1\nb\n", fails=True
+    )
+
+
+def test_a_stretch_of_a_topic_is_replayed_with_keys_headers_and_times(headwater, bootstrap, topic):
+    headwater("topic", "create", topic, "--partitions", "2")
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for i in range(20):
+        producer.produce(
+            topic, f"v{i}", f"k{i}", i % 2, timestamp=1_000_000 + i * 1000, headers=[("n", str(i).encode())]
+        )
+    assert producer.flush(10) == 0
+
+    said = headwater(
+        "replay",
+        topic,
+        "--from",
+        "1970-01-01T00:16:45Z",
+        "--to",
+        "1970-01-01T00:16:55Z",
+        "--into",
+        topic + "-again",
+    )
+    assert "10 records" in said
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex})
+    reader.assign([TopicPartition(topic + "-again", p, 0) for p in (0, 1)])
+    found = {}
+    while len(found) < 10:
+        message = reader.poll(10)
+        found[message.key().decode()] = (message.partition(), message.timestamp()[1], message.headers())
+    reader.close()
+    assert found == {f"k{i}": (i % 2, 1_000_000 + i * 1000, [("n", str(i).encode())]) for i in range(5, 15)}
+    assert "exists" in headwater("replay", topic, "--into", topic + "-again", fails=True)
+
+
+def test_a_group_is_moved_only_when_it_is_not_a_dry_run(headwater, bootstrap, topic):
+    headwater("topic", "create", topic)
+    headwater("produce", topic, text="a\nb\nc\n")
+    group = f"{topic}-group"
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    reader.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
+    reset = ("group", "reset", group, "--topic", topic, "--to", "earliest")
+
+    assert "nothing was changed" in headwater(*reset, "--dry-run")
+    assert reader.committed([TopicPartition(topic, 0)], 10)[0].offset == 2
+    headwater(*reset)
+    assert reader.committed([TopicPartition(topic, 0)], 10)[0].offset == 0
+    reader.close()
+    assert group in headwater("group", "list")
+    headwater("group", "delete", group)
+    assert group not in headwater("group", "list")
+    assert "no place in a log" in headwater(
+        "group", "reset", group, "--topic", topic, "--to", "soon", fails=True
+    )
+
+
+def test_lag_is_shown_in_records_and_seconds_with_the_time_until_retention(headwater, bootstrap, topic):
+    headwater("topic", "create", topic)
+    headwater("produce", topic, text="a\nb\nc\n")
+    group = f"{topic}-group"
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    reader.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    reader.close()
+
+    (found,) = [json.loads(line) for line in headwater("lag", group, "--json").splitlines()]
+    assert (found["committed"], found["end"]) == (1, 3)
+    assert 0 <= found["seconds"] < 60
+    assert 600_000 < found["lost_in_seconds"] <= 604_800
+    assert "behind" in headwater("lag", group)
