@@ -141,5 +141,11 @@ def _retention_seconds(client: object, topic: str) -> float | None:
 def _timestamp(reader: Consumer, topic: str, partition: int, offset: int) -> int | None:
     """When the first record at or behind an offset was written."""
     reader.assign([TopicPartition(topic, partition, offset)])
-    message = reader.poll(LOOK_TIMEOUT_S)
-    return None if message is None or message.error() else int(message.timestamp()[1])
+    clock = SystemClock()
+    limit = clock.monotonic() + LOOK_TIMEOUT_S
+    while clock.monotonic() < limit:
+        message = reader.poll(LOOK_TIMEOUT_S)
+        if message is None or (message.topic(), message.partition()) != (topic, partition):
+            continue  # nothing yet, or a last word of the partition that was looked at before
+        return None if message.error() else int(message.timestamp()[1])
+    return None
