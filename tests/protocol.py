@@ -5,6 +5,7 @@ import itertools
 
 from headwater.kafka.api import HANDLERS, Later, Request
 from headwater.kafka.codec import Message, layout
+from headwater.kafka.sasl import Authentication
 from headwater.kafka.server import FAMILIES
 from headwater.kafka.session import Sessions
 from headwater.log.broker import Broker
@@ -27,7 +28,7 @@ class Client:
         body = request.decode(version, memoryview(frame))
         handler = HANDLERS[request.api.key]
         answer = handler.function(
-            Request(body, version, "test", "host", self.broker, ("h", 1), self._sessions)
+            Request(body, version, "test", "host", self.broker, ("h", 1), self._sessions, Authentication({}))
         )
         if isinstance(answer, Later):
             done = asyncio.get_running_loop().create_future()

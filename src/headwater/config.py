@@ -42,6 +42,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Port of the embedded broker; 0 takes a free one."""
     console_port: Port = 8080
     """Port of the console; 0 takes a free one."""
+    users: dict[str, str] = {}
+    """Names and passwords of those who may use the embedded broker (SASL PLAIN); none: everybody who reaches it."""
+    tls_certificate: str = ""
+    """PEM file with the certificate of the embedded broker; with it, clients must use TLS."""
+    tls_key: str = ""
+    """PEM file with its key, if that is not in the certificate's file."""
+    insecure: bool = False
+    """Lets the broker listen on an address that other machines reach although it has no users."""
     partitions: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     """Partitions of a topic that an application declares and that does not exist yet."""
     trigger_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 200

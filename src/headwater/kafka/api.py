@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.kafka.codec import Layout, Message, layout
 from headwater.kafka.session import Sessions
 from headwater.log.broker import Broker
+
+if TYPE_CHECKING:
+    from headwater.kafka.sasl import Authentication
 
 __all__ = ["HANDLERS", "Answer", "Handler", "Later", "Request", "Waiting", "serves"]
 
@@ -22,6 +25,7 @@ class Request(NamedTuple):
     address: tuple[str, int]
     """Where clients are told to find this broker."""
     sessions: Sessions
+    authentication: "Authentication"
 
 
 class Later:

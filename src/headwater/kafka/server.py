@@ -10,18 +10,20 @@ import asyncio
 import errno
 import logging
 import signal
+import ssl
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import uvloop
 
 from headwater.config import Settings
-from headwater.errors import MachineError, ProtocolError, UsageError
-from headwater.kafka import admin, catalog, fetch, group, produce, transaction
+from headwater.errors import MachineError, ProtocolError, Refused, UsageError
+from headwater.kafka import admin, catalog, fetch, group, produce, sasl, transaction
 from headwater.kafka.api import HANDLERS, Handler, Request, Waiting
 from headwater.kafka.codec import Message
+from headwater.kafka.sasl import Authentication
 from headwater.kafka.session import Sessions
 from headwater.log.broker import Broker
 
@@ -29,7 +31,7 @@ __all__ = ["Server", "serve"]
 
 logger = logging.getLogger(__name__)
 
-FAMILIES = (admin, catalog, fetch, group, produce, transaction)
+FAMILIES = (admin, catalog, fetch, group, produce, sasl, transaction)
 """Importing a family registers its handlers."""
 
 REQUEST_BYTES_MAX = 104_857_600
@@ -37,6 +39,7 @@ SCRATCH_BYTES = 1 << 18
 OUTSTANDING_MAX = 64
 JOIN_BYTES = 1 << 16
 API_VERSIONS = 18
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 _head = struct.Struct(">hhi")
 _int32 = struct.Struct(">i")
@@ -56,6 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         self._replies: deque[tuple[Handler, int, int, Reply]] = deque()
         self._writable = True
         self._reading = True
+        self._authentication = Authentication(server.users)
 
     # ---- called by the event loop ----------------------------------------------------------------------
 
@@ -135,7 +139,11 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = len(part)
 
     def _handle(self, frame: memoryview) -> None:
+        if self._authentication.expects_token:
+            self._take_token(bytes(frame))
+            return
         key, version, correlation = _head.unpack_from(frame)
+        self._authentication.check_allowed(key)
         handler = HANDLERS.get(key)
         if handler is None:
             raise ProtocolError("a request has an unknown API key", got=str(key))
@@ -153,11 +161,26 @@ class Connection(asyncio.BufferedProtocol):
         body = handler.request.decode(version, frame, position)
         server = self._server
         request = Request(
-            body, version, client_id, self._host, server.broker, server.address, server.sessions
+            body=body,
+            version=version,
+            client_id=client_id,
+            client_host=self._host,
+            broker=server.broker,
+            address=server.address,
+            sessions=server.sessions,
+            authentication=self._authentication,
         )
         answer = handler.function(request)
         if answer is not None:
             self._answer(handler, version, correlation, answer)
+
+    def _take_token(self, token: bytes) -> None:
+        """The frame after SaslHandshake 0: a token without a header, answered by an empty frame."""
+        try:
+            self._authentication.authenticate(token)
+        except Refused as refused:
+            raise ProtocolError(str(refused)) from refused
+        self._transport.write(_int32.pack(0))
 
     # ---- answers ---------------------------------------------------------------------------------------
 
@@ -210,8 +233,18 @@ class Connection(asyncio.BufferedProtocol):
 class Server:
     """Listens, and knows the connections. ``start`` and ``stop`` belong to the event loop of its broker."""
 
-    def __init__(self, broker: Broker, host: str, port: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        host: str,
+        port: int,
+        *,
+        users: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.broker = broker
+        self.users = users or {}
+        self._tls = tls
         self.address = (host, port)
         self.connections: set[Connection] = set()
         self.sessions = Sessions()
@@ -222,7 +255,7 @@ class Server:
         host, port = self.address
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(lambda: Connection(self), host, port)
+            self._listener = await loop.create_server(lambda: Connection(self), host, port, ssl=self._tls)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -272,12 +305,14 @@ async def _serve(settings: Settings, announce: Callable[[str], object]) -> None:
         raise UsageError(
             "the settings name an Apache Kafka, so there is no broker to start", got=settings.log
         )
+    _check_exposure(settings)
+    tls = _tls(settings)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     broker = Broker(folder, flush=settings.flush, partitions=settings.partitions)
-    server = Server(broker, settings.host, settings.broker_port)
+    server = Server(broker, settings.host, settings.broker_port, users=settings.users, tls=tls)
     try:
         await server.start()
         host, port = server.address
@@ -285,3 +320,28 @@ async def _serve(settings: Settings, announce: Callable[[str], object]) -> None:
         await stopped.wait()
     finally:
         await server.stop()
+
+
+def _check_exposure(settings: Settings) -> None:
+    """An address that other machines reach wants clients that say who they are."""
+    if settings.users or settings.insecure or settings.host in LOOPBACK:
+        return
+    raise UsageError(
+        f"host {settings.host} can be reached from other machines, and nobody has to say who they are",
+        hint="set users, or insecure = true if the network itself is safe",
+    )
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if not settings.tls_certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key or None)
+    except OSError as error:
+        raise UsageError(
+            f"setting 'tls_certificate' cannot be used: {error}",
+            got=settings.tls_certificate,
+            expected="a PEM file",
+        ) from error
+    return context
