@@ -11,6 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 import headwater as hw
 from headwater.client import producer
 from headwater.config import Settings
+from headwater.pipeline.groups import group
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.topics import Topics
 from headwater.schema import encode, key_text
@@ -39,7 +40,7 @@ class Shop:
         self.bootstrap = bootstrap
 
     def name(self, name: str) -> str:
-        return f"{self.prefix}.{name}"
+        return f"{self.prefix}.{name}" if self.prefix else name
 
     def app(self) -> hw.App:
         """An app with the stream ``orders``, whose topic has the test's prefix."""
@@ -77,6 +78,21 @@ class Shop:
             found.append((message.key().decode(), json.loads(message.value()), dict(message.headers() or [])))
             if message.offset() + 1 >= left[message.partition()]:
                 left.pop(message.partition())
+        consumer.close()
+        return found
+
+    def committed(self, view: str) -> dict[str, dict[int, int]]:
+        """What lag tools see of a view."""
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": group(view), "enable.auto.commit": False}
+        consumer = Consumer(settings)
+        ends = Topics(self.bootstrap).ends([self.name("orders")])
+        places = [
+            TopicPartition(topic, partition) for topic, partitions in ends.items() for partition in partitions
+        ]
+        found: dict[str, dict[int, int]] = {}
+        for place in consumer.committed(places, timeout=10):
+            if place.offset >= 0:
+                found.setdefault(place.topic, {})[place.partition] = place.offset
         consumer.close()
         return found
 

@@ -4,7 +4,6 @@ import pytest
 
 import headwater as hw
 from headwater.config import Settings
-from headwater.pipeline.publish import group
 from headwater.pipeline.runner import Runner, rows
 from headwater.pipeline.session import master
 from headwater.pipeline.topics import Topics
@@ -45,7 +44,7 @@ def test_real_time_views_publish_at_once_and_never_go_back(shop):
 
     invalid = {key: value["value"] for key, value, _ in shop.records(shop.name("orders.invalid"))}
     assert list(invalid.values()) == ["bad"]
-    assert topics.committed(group(totals)) == topics.ends([shop.name("orders")])
+    assert shop.committed(totals) == topics.ends([shop.name("orders")])
 
 
 @pytest.mark.parametrize(

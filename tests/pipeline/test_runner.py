@@ -8,7 +8,6 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
-from headwater.pipeline.publish import group
 from headwater.pipeline.runner import Runner, batch, rows
 from headwater.pipeline.topics import Topics
 from ordershop import Order, hurry, orders
@@ -132,7 +131,7 @@ def test_lag_tools_see_what_a_view_has_read(shop):
     shop.send(orders(20))
     shop.run(app)
     topics = Topics(shop.bootstrap)
-    assert topics.committed(group(view)) == topics.ends([shop.name("orders")])
+    assert shop.committed(view) == topics.ends([shop.name("orders")])
 
 
 def test_an_invalid_record_is_counted_once_by_three_views(shop):

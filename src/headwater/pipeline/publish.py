@@ -5,32 +5,25 @@ repeated after a crash computes the same rows and writes them again: the newest 
 so a reader of the topic ends at the same table.
 """
 
-import contextlib
 import threading
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from headwater.errors import MachineError
 from headwater.graph import View
 from headwater.pipeline import wire
 from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
-from headwater.pipeline.topics import Topics
 
-__all__ = ["Publisher", "Stopping", "group", "sink_options"]
+__all__ = ["Publisher", "Stopping", "sink_options"]
 
 START_SECONDS_MAX = 60.0
 
 
 class Stopping(Exception):  # noqa: N818 (not an error: it ends a query between two batches)
     """Raised instead of taking another batch once the runner is stopping."""
-
-
-def group(view: str) -> str:
-    """The consumer group under which lag tools see a view."""
-    return f"headwater.{view}"
 
 
 def sink_options(bootstrap: str, view: View) -> dict[str, str]:
@@ -44,12 +37,15 @@ class Publisher:
     After each batch the rows are in the log, the invalid records it met are published and its positions committed.
     """
 
-    def __init__(self, view: View, checkpoint: Checkpoint, topics: Topics, invalid: InvalidRecords) -> None:
+    def __init__(
+        self, view: View, checkpoint: Checkpoint, bootstrap: str, groups: Groups, invalid: InvalidRecords
+    ) -> None:
         self.stopping = threading.Event()
         self.failure: Exception | None = None
         self._view = view
         self._checkpoint = checkpoint
-        self._topics = topics
+        self._bootstrap = bootstrap
+        self._groups = groups
         self._invalid = invalid
         self._run = checkpoint.run()
         self._started = threading.Event()
@@ -68,13 +64,11 @@ class Publisher:
         except Exception as error:
             self.failure = error  # Spark only hands on a text with both sides' stack traces
             raise
-        # For lag tools only: Spark goes on from its checkpoint, so a log that is away now spoils nothing.
-        with contextlib.suppress(MachineError):
-            self._topics.commit(group(self._view.name), self._checkpoint.reached(batch))
+        self._groups.commit(self._view.name, self._checkpoint.reached(batch))
 
     def _publish(self, rows: DataFrame, batch: int) -> None:
         records = wire.records(rows, self._view, self._run, str(batch))
-        records.write.format("kafka").options(**sink_options(self._topics.bootstrap, self._view)).save()
+        records.write.format("kafka").options(**sink_options(self._bootstrap, self._view)).save()
         counts = _observed(self._query)
         if any(counts.values()):
             starts, ends = self._checkpoint.starts(batch), self._checkpoint.ends(batch)

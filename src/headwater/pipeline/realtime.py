@@ -12,9 +12,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from headwater.graph import View
 from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
-from headwater.pipeline.publish import group
-from headwater.pipeline.topics import Topics
 
 __all__ = ["Settlement"]
 
@@ -22,12 +21,12 @@ __all__ = ["Settlement"]
 class Settlement:
     """Follows one real-time view. Owned by the runner's watching thread, and by its stopping one after that."""
 
-    def __init__(self, view: View, checkpoint: Checkpoint, topics: Topics, invalid: InvalidRecords) -> None:
+    def __init__(self, view: View, checkpoint: Checkpoint, groups: Groups, invalid: InvalidRecords) -> None:
         self._view = view
         self._checkpoint = checkpoint
-        self._topics = topics
+        self._groups = groups
         self._invalid = invalid
-        self._settled = topics.committed(group(view.name))
+        self._settled = groups.committed(view.name)
         self._batch: int | None = None
 
     def settle(self, spark: SparkSession, query: StreamingQuery | None) -> None:
@@ -54,5 +53,6 @@ class Settlement:
         }
         if starts != ends:
             self._invalid.publish(spark, self._view, counts, starts, ends)
-            self._topics.commit(group(self._view.name), ends)
+            if not self._groups.commit(self._view.name, ends):
+                return
         self._batch, self._settled = last, ends

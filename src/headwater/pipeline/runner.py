@@ -20,6 +20,7 @@ from headwater.errors import MachineError, UsageError
 from headwater.graph import Graph, View
 from headwater.pipeline import plan, query, session, source, wire
 from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.publish import Publisher, sink_options
 from headwater.pipeline.realtime import Settlement
@@ -111,6 +112,7 @@ class Runner:
     def _launch(self, *, once: bool) -> None:
         self._make_topics()
         spark = session.start(self.settings, slots=self._slots(), import_folder=self._app.folder)
+        self._groups = Groups(spark, self.settings.bootstrap)
         built = {name: self._build(spark, view) for name, view in self.graph.views.items()}
         try:
             for name, frame in built.items():
@@ -160,7 +162,7 @@ class Runner:
         if view.latency == "realtime" and not once:
             writer = self._realtime_writer(view, frame, checkpoint)
         else:
-            publisher = Publisher(view, checkpoint, self._topics, self._invalid)
+            publisher = Publisher(view, checkpoint, self.settings.bootstrap, self._groups, self._invalid)
             self._publishers[view.name] = publisher
             writer = frame.writeStream.foreachBatch(publisher)
             writer = (
@@ -185,7 +187,7 @@ class Runner:
             self._publishers[view.name].attach(self._queries[view.name])
 
     def _realtime_writer(self, view: View, frame: DataFrame, checkpoint: Checkpoint) -> DataStreamWriter:
-        self._settlements[view.name] = Settlement(view, checkpoint, self._topics, self._invalid)
+        self._settlements[view.name] = Settlement(view, checkpoint, self._groups, self._invalid)
         records = wire.records(frame, view, checkpoint.run(), "realtime")
         options = sink_options(self.settings.bootstrap, view)
         return records.writeStream.format("kafka").options(**options).trigger(realTime=REALTIME_BATCH)

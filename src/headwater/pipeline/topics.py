@@ -1,16 +1,18 @@
-"""Topics: what the pipeline asks of the log outside Spark: topics made, ends looked up, positions committed.
+"""Topics: what the pipeline asks of the log outside Spark: topics made and ends looked up.
 
 Positions are ``{topic: {partition: offset}}``, as Spark writes them into its checkpoints.
 """
 
-import contextlib
 import re
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.client import logger
+from headwater.clock import SystemClock
 from headwater.errors import MachineError
 from headwater.graph import RESERVED, Graph, Stream
 
@@ -20,8 +22,7 @@ Positions = dict[str, dict[int, int]]
 
 TIMEOUT_S = 30.0
 """How long the log may be away before a question to it fails."""
-COMMIT_TIMEOUT_S = 5.0
-"""The same for a commit, which holds up a batch and will be made again by the next."""
+RETRY_S = 0.2
 
 
 def pattern(stream: Stream, graph: Graph) -> str:
@@ -41,18 +42,23 @@ def behind(positions: Positions, ends: Positions) -> int:
 
 
 class Topics:
-    """The log's topics. Any thread may call; each call is one question, answered in ``TIMEOUT_S`` or a MachineError."""
+    """The log's topics. Any thread may call; a question is answered in ``TIMEOUT_S`` or ends in a MachineError.
+
+    Admin requests of librdkafka abort the process when the log goes away under them, so only ``ensure`` uses one.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self._admin = AdminClient(
-            {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 1_000}, logger=logger
+        self._settings = {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 1_000}
+        self._clock = SystemClock()
+        self._pause = threading.Event()
+        self._consumer = Consumer(
+            self._settings | {"group.id": "headwater", "enable.auto.commit": False}, logger=logger
         )
 
     def names(self) -> dict[str, int]:
         """All topics with their number of partitions."""
-        with self._asking():
-            found = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        found = self._ask(lambda seconds: self._consumer.list_topics(timeout=seconds)).topics
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def ensure(self, names: Iterable[str], partitions: int, *, compact: bool) -> None:
@@ -64,10 +70,15 @@ class Topics:
             for name in dict.fromkeys(names)
             if name not in known
         ]
-        answers = self._admin.create_topics(wanted, request_timeout=TIMEOUT_S) if wanted else {}
-        for answer in answers.values():
-            with self._asking(KafkaError.TOPIC_ALREADY_EXISTS):
+        if not wanted:
+            return
+        admin = AdminClient(self._settings, logger=logger)
+        for name, answer in admin.create_topics(wanted, request_timeout=TIMEOUT_S).items():
+            try:
                 answer.result(TIMEOUT_S)
+            except (KafkaException, TimeoutError) as error:
+                if not _is(error, KafkaError.TOPIC_ALREADY_EXISTS):
+                    raise MachineError(f"topic {name!r} cannot be created", got=_said(error)) from error
 
     def of(self, stream: Stream, graph: Graph) -> list[str]:
         """The topics that a stream reads now."""
@@ -77,57 +88,37 @@ class Topics:
         return sorted(name for name in self.names() if matches(name))
 
     def ends(self, topics: Iterable[str]) -> Positions:
-        """The offset behind the last record of every partition."""
+        """The offset behind the last record of every partition; a topic that does not exist is left out."""
         known = self.names()
-        asked = {
-            TopicPartition(topic, partition): OffsetSpec.latest()
+        return {
+            topic: {partition: self._end(topic, partition) for partition in range(known[topic])}
             for topic in topics
-            for partition in range(known.get(topic, 0))
+            if topic in known
         }
-        found: Positions = {}
-        with self._asking():
-            answers = self._admin.list_offsets(asked, request_timeout=TIMEOUT_S) if asked else {}
-            for place, answer in answers.items():
-                found.setdefault(place.topic, {})[place.partition] = answer.result(TIMEOUT_S).offset
-        return found
 
-    def commit(self, group: str, positions: Positions) -> None:
-        """Commits positions for a group without members, for the eyes of lag tools."""
-        places = [
-            TopicPartition(topic, partition, offset)
-            for topic, partitions in positions.items()
-            for partition, offset in partitions.items()
-        ]
-        request = ConsumerGroupTopicPartitions(group, places)
-        with self._asking():
-            answers = self._admin.alter_consumer_group_offsets([request], request_timeout=COMMIT_TIMEOUT_S)
-            answers[group].result(COMMIT_TIMEOUT_S)
+    def _end(self, topic: str, partition: int) -> int:
+        place = TopicPartition(topic, partition)
+        return int(self._ask(lambda seconds: self._consumer.get_watermark_offsets(place, timeout=seconds))[1])
 
-    def committed(self, group: str) -> Positions:
-        """What a group has committed; empty for a group that never did."""
-        found: Positions = {}
-        request = ConsumerGroupTopicPartitions(group)
-        with self._asking():
-            answer = self._admin.list_consumer_group_offsets([request], request_timeout=TIMEOUT_S)[group]
-            for place in answer.result(TIMEOUT_S).topic_partitions:
-                if place.offset >= 0:
-                    found.setdefault(place.topic, {})[place.partition] = place.offset
-        return found
+    def _ask(self, question: Callable[[float], Any]) -> Any:
+        """Asks again while the log is away: a client that has just lost its connection answers at once that it is down."""
+        limit = self._clock.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return question(max(0.1, limit - self._clock.monotonic()))
+            except KafkaException as error:
+                if self._clock.monotonic() >= limit or not error.args[0].retriable():
+                    raise MachineError(
+                        f"log {self.bootstrap} gives no answer",
+                        got=_said(error),
+                        hint="is the broker running?",
+                    ) from error
+            self._pause.wait(RETRY_S)
 
-    @contextlib.contextmanager
-    def _asking(self, *accepted: int) -> Iterator[None]:
-        """Turns the client's errors into ours, but for the accepted codes."""
-        try:
-            yield
-        except TimeoutError as error:
-            raise MachineError(
-                f"log {self.bootstrap} gives no answer", hint="is the broker running?"
-            ) from error
-        except KafkaException as error:
-            fault = error.args[0]
-            if isinstance(fault, KafkaError) and fault.code() in accepted:
-                return
-            got = fault.str() if isinstance(fault, KafkaError) else str(error)
-            raise MachineError(
-                f"log {self.bootstrap} gives no answer", got=got, hint="is the broker running?"
-            ) from error
+
+def _is(error: Exception, code: int) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() == code
+
+
+def _said(error: Exception) -> str:
+    return error.args[0].str() if isinstance(error, KafkaException) else "no answer"
