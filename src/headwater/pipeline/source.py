@@ -25,6 +25,8 @@ BATCH_RECORDS_MAX = 1_000_000
 
 READ = {
     "startingOffsets": "earliest",
+    # A task whose connection went astray with a restart of the log is tried again with a new one after this.
+    "kafkaConsumer.pollTimeoutMs": "30000",
     # Measured: a third of the broker's work and two thirds of the time of Kafka's defaults.
     "kafka.max.partition.fetch.bytes": str(8 << 20),
     "kafka.max.poll.records": "5000",
