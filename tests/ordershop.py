@@ -76,8 +76,8 @@ class Shop:
             assert message is not None, f"{topic} sent nothing"
             assert message.error() is None
             found.append((message.key().decode(), json.loads(message.value()), dict(message.headers() or [])))
-            if message.offset() + 1 >= left[message.partition()]:
-                left.pop(message.partition())
+            if message.offset() + 1 >= left.get(message.partition(), 0):
+                left.pop(message.partition(), None)
         consumer.close()
         return found
 

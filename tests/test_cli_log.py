@@ -3,10 +3,19 @@
 import json
 import subprocess
 import sys
+import time
 import uuid
+from datetime import UTC, datetime
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+
+BASE_MS = (time.time_ns() // 10**9 - 3600) * 1000
+"""An hour ago: retention would take records that are older than a week."""
+
+
+def moment(seconds):
+    return datetime.fromtimestamp(BASE_MS / 1000 + seconds, UTC).isoformat()
 
 
 @pytest.fixture
@@ -72,7 +81,7 @@ def test_a_stretch_of_a_topic_is_replayed_with_keys_headers_and_times(headwater,
     producer = Producer({"bootstrap.servers": bootstrap})
     for i in range(20):
         producer.produce(
-            topic, f"v{i}", f"k{i}", i % 2, timestamp=1_000_000 + i * 1000, headers=[("n", str(i).encode())]
+            topic, f"v{i}", f"k{i}", i % 2, timestamp=BASE_MS + i * 1000, headers=[("n", str(i).encode())]
         )
     assert producer.flush(10) == 0
 
@@ -80,9 +89,9 @@ def test_a_stretch_of_a_topic_is_replayed_with_keys_headers_and_times(headwater,
         "replay",
         topic,
         "--from",
-        "1970-01-01T00:16:45Z",
+        moment(5),
         "--to",
-        "1970-01-01T00:16:55Z",
+        moment(15),
         "--into",
         topic + "-again",
     )
@@ -94,7 +103,7 @@ def test_a_stretch_of_a_topic_is_replayed_with_keys_headers_and_times(headwater,
         message = reader.poll(10)
         found[message.key().decode()] = (message.partition(), message.timestamp()[1], message.headers())
     reader.close()
-    assert found == {f"k{i}": (i % 2, 1_000_000 + i * 1000, [("n", str(i).encode())]) for i in range(5, 15)}
+    assert found == {f"k{i}": (i % 2, BASE_MS + i * 1000, [("n", str(i).encode())]) for i in range(5, 15)}
     assert "exists" in headwater("replay", topic, "--into", topic + "-again", fails=True)
 
 

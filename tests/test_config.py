@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from headwater.config import Settings, load
@@ -91,8 +90,5 @@ def test_the_log_is_embedded_or_an_apache_kafka():
 
 
 def test_settings_survive_the_way_through_the_environment_of_a_child():
-    settings = Settings(log="kafka://a:1", flush="os", partitions=7, trigger_ms=5)
-    environ = {
-        f"HEADWATER_{key.upper()}": str(value) for key, value in msgspec.structs.asdict(settings).items()
-    }
-    assert load(environ=environ) == settings
+    settings = Settings(log="kafka://a:1", flush="os", partitions=7, trigger_ms=5, users={"alice": "secret"})
+    assert load(environ=settings.environ()) == settings

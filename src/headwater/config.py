@@ -55,6 +55,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     trigger_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 200
     """Milliseconds between two micro-batches of a view; without new records there is no batch."""
 
+    def environ(self) -> dict[str, str]:
+        """The settings as a child process reads them, whatever file or environment they came from."""
+        values = msgspec.structs.asdict(self)
+        return {
+            f"{PREFIX}{key.upper()}": msgspec.json.encode(value).decode()
+            if isinstance(value, dict)
+            else str(value)
+            for key, value in values.items()
+        }
+
     @property
     def embedded(self) -> Path | None:
         """The folder of the embedded log, or None when the log is an Apache Kafka cluster."""
@@ -108,9 +118,21 @@ def _from_file(path: Path | None) -> dict[str, Any]:
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        key.removeprefix(PREFIX).lower(): value for key, value in environ.items() if key.startswith(PREFIX)
-    }
+    """Values are text as it is; a table, like ``users``, is a JSON object."""
+    values: dict[str, Any] = {}
+    for key, value in environ.items():
+        if key.startswith(PREFIX):
+            name = key.removeprefix(PREFIX).lower()
+            values[name] = _table(name, value) if name == "users" else value
+    return values
+
+
+def _table(name: str, text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        expected = 'a JSON object like {"alice": "secret"}'
+        raise UsageError(f"setting {name!r} is wrong", got=repr(text), expected=expected) from error
 
 
 def _check_known(key: str) -> None:

@@ -21,7 +21,7 @@ import msgspec
 import uvicorn
 
 from headwater.client import Client
-from headwater.config import PREFIX, Settings
+from headwater.config import Settings
 from headwater.errors import MachineError
 from headwater.graph import Graph
 from headwater.sink import Delivery
@@ -80,7 +80,7 @@ class Node:
     def part(self, name: str, *arguments: str, ready_s: float = 60.0) -> Part:
         """Work beside the node that ends by itself, with the node's settings."""
         return Part(
-            name, command(name, *arguments), environ=environ(self.settings), restart=False, ready_s=ready_s
+            name, command(name, *arguments), environ=self.settings.environ(), restart=False, ready_s=ready_s
         )
 
     def _broker(self) -> Part:
@@ -90,19 +90,19 @@ class Node:
             "broker",
             command("broker", *arguments),
             client.is_reachable,
-            environ(self.settings),
+            self.settings.environ(),
             BROKER_READY_S,
         )
 
     def _pipeline(self) -> Part:
         argv = command("run", str(self.app), "--ready", str(self._ready_file))
-        return Part("pipeline", argv, self._ready_file.exists, environ(self.settings), SPARK_READY_S)
+        return Part("pipeline", argv, self._ready_file.exists, self.settings.environ(), SPARK_READY_S)
 
     def _console(self) -> Part:
         views = tuple(ViewInfo(view.name, view.key) for view in self.graph.views.values())
         info = Info(self.graph.name, self.settings.bootstrap, views)
         argv = command("console", msgspec.json.encode(info).decode())
-        return Part("console", argv, self._console_answers, environ(self.settings), CONSOLE_READY_S)
+        return Part("console", argv, self._console_answers, self.settings.environ(), CONSOLE_READY_S)
 
     def _console_answers(self) -> bool:
         try:
@@ -157,11 +157,6 @@ class _ConsoleServer(uvicorn.Server):
 def command(name: str, *arguments: str) -> tuple[str, ...]:
     """A command of ours as a child process that ends with its supervisor."""
     return (sys.executable, "-m", "headwater", name, "--supervised", *arguments)
-
-
-def environ(settings: Settings) -> dict[str, str]:
-    """The settings as a child reads them, whatever file or environment they came from."""
-    return {f"{PREFIX}{key.upper()}": str(value) for key, value in msgspec.structs.asdict(settings).items()}
 
 
 def ensure_free(host: str, port: int, setting: str) -> int:

@@ -119,14 +119,15 @@ def test_offsets_carry_their_metadata_and_may_be_committed_without_membership(bo
 
 
 def test_offsets_are_found_by_time(bootstrap, topic):
+    hour_ago_ms = (time.time_ns() // 10**9 - 3600) * 1000
     producer = Producer({"bootstrap.servers": bootstrap})
     for i in range(100):
-        producer.produce(topic, b"x", partition=0, timestamp=1_000_000 + i * 1000)
+        producer.produce(topic, b"x", partition=0, timestamp=hour_ago_ms + i * 1000)
         if i % 10 == 9:
             producer.flush(10)
     reader = consumer(bootstrap)
-    (found,) = reader.offsets_for_times([TopicPartition(topic, 0, 1_041_500)], 10)
-    (end,) = reader.offsets_for_times([TopicPartition(topic, 0, 9_000_000)], 10)
+    (found,) = reader.offsets_for_times([TopicPartition(topic, 0, hour_ago_ms + 41_500)], 10)
+    (end,) = reader.offsets_for_times([TopicPartition(topic, 0, hour_ago_ms + 9_000_000)], 10)
     assert found.offset == 42
     assert end.offset == -1  # OFFSET_END
     assert reader.get_watermark_offsets(TopicPartition(topic, 0), 10) == (0, 100)

@@ -73,6 +73,6 @@ def test_the_embedded_spark_gets_a_slot_for_every_real_time_task():
     assert master(Settings(spark="spark://host:7077"), 6) == "spark://host:7077"
     with pytest.raises(
         hw.UsageError,
-        match="too few slots for the real-time views; got 'local\\[2,4\\]'; expected at least 7",
+        match="too few slots for the real-time views; got 'local\\[2,4\\]'; expected at least 6",
     ):
         master(Settings(spark="local[2,4]"), 6)

@@ -14,7 +14,7 @@ __all__ = ["Retention"]
 
 logger = logging.getLogger(__name__)
 
-INTERVAL_S = 5.0
+INTERVAL_S = 15.0
 
 
 class Retention:
