@@ -21,7 +21,7 @@ import msgspec
 import uvicorn
 
 from headwater.client import Client
-from headwater.config import Settings
+from headwater.config import PREFIX, Settings
 from headwater.errors import MachineError
 from headwater.graph import Graph
 from headwater.sink import Delivery
