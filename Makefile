@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench-log clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-report clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -23,8 +23,19 @@ lint: $(VENV)/.setup  ## ruff and mypy
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-bench-log: $(VENV)/.setup  ## the embedded log against Apache Kafka; writes bench/results/log.json
+test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs: 300 power cuts, 100,000 fuzzed requests
+	@CRASH_ROUNDS=300 FUZZ_REQUESTS=100000 $(BIN)/pytest tests/crash/test_power_cut.py tests/kafka/test_fuzz.py --timeout 3000 $(ARGS)
+
+bench-log: $(VENV)/.setup $(VENV)/.setup-test  ## the embedded log against Apache Kafka
 	@$(BIN)/python bench/log.py $(ARGS)
+	@$(BIN)/python bench/report.py
+
+bench-idle: $(VENV)/.setup $(VENV)/.setup-test  ## what twenty views cost while nothing happens
+	@$(BIN)/python bench/idle.py $(ARGS)
+	@$(BIN)/python bench/report.py
+
+bench-report: $(VENV)/.setup  ## draws docs/benchmarks.md from bench/results
+	@$(BIN)/python bench/report.py
 
 clean:  ## remove the virtual environment and everything that was built or measured locally
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
