@@ -110,7 +110,7 @@ class Shop:
         runner.start()
         try:
             meanwhile(runner)
-            wait_until(lambda: runner.wait(0.02) or runner.caught_up(), 60, "catching up")
+            wait_until(lambda: runner.wait(0.02) or runner.caught_up(), 120, "catching up")
         finally:
             runner.stop()
 

@@ -109,7 +109,7 @@ def up(app: AppFile) -> None:
     graph = App.load(str(app)).graph()
     java.require()
     stop = _stop_on_signals()
-    with contextlib.suppress(Interrupted), Node(settings, app, graph, stop) as node:
+    with contextlib.suppress(Interrupted), Node(settings, app, graph, stop=stop) as node:
         node.start_log()
         typer.echo(f"log      {node.settings.bootstrap}")
         node.start_views()

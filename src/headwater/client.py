@@ -11,14 +11,13 @@ from typing import Any
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Message,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.errors import MachineError
 
@@ -29,6 +28,7 @@ DELIVERY_TIMEOUT_MS = 300_000
 """How long a record waits for a broker that is away before it counts as lost."""
 READ_TIMEOUT_S = 30.0
 BATCH_RECORDS = 10_000
+READER = "headwater.reader"
 
 logger = logging.getLogger("headwater.librdkafka")
 logger.addHandler(logging.NullHandler())
@@ -51,7 +51,7 @@ def producer(bootstrap: str, **settings: Any) -> Producer:
     )
 
 
-def consumer(bootstrap: str, *, group: str = "headwater.reader") -> Consumer:
+def consumer(bootstrap: str, *, group: str = READER) -> Consumer:
     """A consumer for looking: it commits nothing by itself, sees no open transaction, and says where a partition ends."""
     return Consumer(
         {
@@ -81,16 +81,19 @@ def admin(bootstrap: str) -> AdminClient:
 
 
 class Client:
-    """Questions to a log, answered within ``TIMEOUT_S`` or with a MachineError. For one thread."""
+    """Questions to a log, answered within ``TIMEOUT_S`` or with a MachineError. For one thread.
+
+    Only ``ensure_topics`` is an admin request: librdkafka may abort the process when the log goes away under one.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self._admin = admin(bootstrap)
+        self._readers: dict[str, Consumer] = {}
 
     def is_reachable(self, timeout_s: float = 1.0) -> bool:
         """Whether a broker answers at the address."""
         try:
-            self._admin.list_topics(timeout=timeout_s)
+            self._reader().list_topics(timeout=timeout_s)
         except KafkaException:
             return False
         return True
@@ -98,15 +101,16 @@ class Client:
     def partitions(self) -> dict[str, int]:
         """All topics with their number of partitions."""
         try:
-            topics = self._admin.list_topics(timeout=TIMEOUT_S).topics
-        except (KafkaException, TimeoutError) as error:
+            topics = self._reader().list_topics(timeout=TIMEOUT_S).topics
+        except KafkaException as error:
             raise self._unreachable(error) from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def ensure_topics(self, names: Iterable[str], partitions: int) -> None:
         """Creates the topics that do not exist yet; an existing one is left as it is."""
         wanted = [NewTopic(name, num_partitions=partitions, replication_factor=-1) for name in names]
-        for name, answer in self._admin.create_topics(wanted, request_timeout=TIMEOUT_S).items():
+        asked = admin(self.bootstrap)  # kept until the last answer: a client without owner ends its requests
+        for name, answer in asked.create_topics(wanted, request_timeout=TIMEOUT_S).items():
             try:
                 answer.result(TIMEOUT_S)
             except KafkaException as error:
@@ -120,39 +124,26 @@ class Client:
     def end_offsets(self, topics: Iterable[str]) -> dict[tuple[str, int], int]:
         """The offset behind the last record of every partition; a topic that does not exist has none."""
         known = self.partitions()
-        asked = {
-            TopicPartition(topic, partition): OffsetSpec.latest()
-            for topic in topics
-            for partition in range(known.get(topic, 0))
-        }
-        if not asked:
-            return {}
+        places = [
+            TopicPartition(topic, partition) for topic in topics for partition in range(known.get(topic, 0))
+        ]
+        reader = self._reader()
         try:
-            answers = self._admin.list_offsets(asked, request_timeout=TIMEOUT_S)
             return {
-                (place.topic, place.partition): answer.result(TIMEOUT_S).offset
-                for place, answer in answers.items()
+                (place.topic, place.partition): reader.get_watermark_offsets(place, timeout=TIMEOUT_S)[1]
+                for place in places
             }
-        except (KafkaException, TimeoutError) as error:
+        except KafkaException as error:
             raise self._unreachable(error) from error
 
     def committed(self, group: str, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """The offsets that a group has committed; a partition without one is left out."""
         asked = [TopicPartition(topic, partition) for topic, partition in partitions]
-        if not asked:
-            return {}
-        request = ConsumerGroupTopicPartitions(group, asked)
         try:
-            answer = self._admin.list_consumer_group_offsets([request], request_timeout=TIMEOUT_S)[
-                group
-            ].result(TIMEOUT_S)
-        except (KafkaException, TimeoutError) as error:
+            answer = self._reader(group).committed(asked, timeout=TIMEOUT_S) if asked else []
+        except KafkaException as error:
             raise self._unreachable(error) from error
-        return {
-            (entry.topic, entry.partition): entry.offset
-            for entry in answer.topic_partitions
-            if entry.offset >= 0
-        }
+        return {(entry.topic, entry.partition): entry.offset for entry in answer if entry.offset >= 0}
 
     def read(self, topics: Iterable[str]) -> Iterator[Message]:
         """Every record of the topics that is there at the time of the call, partition by partition."""
@@ -170,6 +161,12 @@ class Client:
                     yield from _sound(message, ends)
         finally:
             reader.close()
+
+    def _reader(self, group: str = READER) -> Consumer:
+        """One connection for all questions about a group."""
+        if group not in self._readers:
+            self._readers[group] = consumer(self.bootstrap, group=group)
+        return self._readers[group]
 
     def _unreachable(self, error: Exception) -> MachineError:
         known = bool(error.args) and isinstance(error.args[0], KafkaError)

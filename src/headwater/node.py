@@ -8,6 +8,7 @@ Each is a process of its own under one supervisor and meets the others through t
 started in this order and ended in the opposite one.
 """
 
+import os
 import socket
 import sys
 import threading
@@ -34,6 +35,7 @@ BROKER_READY_S = 30.0
 SPARK_READY_S = 180.0
 CONSOLE_READY_S = 30.0
 CONSOLE_GRACE_S = 2
+JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 HEALTH_TIMEOUT_S = 1.0
 
 
@@ -41,17 +43,24 @@ class Node:
     """One application with everything it needs on this machine. A context manager: leaving it ends all parts.
 
     The ports are looked at here, before anything starts; the graph was checked when it was built. Waits end with
-    ``Interrupted`` when ``stop`` is set.
+    ``Interrupted`` when ``stop`` is set. ``java_options`` reach every JVM of the node.
     """
 
     def __init__(
-        self, settings: Settings, app: Path, graph: Graph, stop: threading.Event | None = None
+        self,
+        settings: Settings,
+        app: Path,
+        graph: Graph,
+        *,
+        stop: threading.Event | None = None,
+        java_options: str = "",
     ) -> None:
         self.app = app
         self.graph = graph
         self.settings = _with_ports(settings)
         self.folder = settings.data
         self.supervisor = Supervisor(self.folder, stop=stop)
+        self._environ = self.settings.environ() | _java_environ(java_options)
         self._ready_file = self.folder / "run" / "pipeline.ready"
 
     @property
@@ -79,9 +88,7 @@ class Node:
 
     def part(self, name: str, *arguments: str, ready_s: float = 60.0) -> Part:
         """Work beside the node that ends by itself, with the node's settings."""
-        return Part(
-            name, command(name, *arguments), environ=self.settings.environ(), restart=False, ready_s=ready_s
-        )
+        return Part(name, command(name, *arguments), environ=self._environ, restart=False, ready_s=ready_s)
 
     def _broker(self) -> Part:
         client = Client(self.settings.bootstrap)
@@ -90,19 +97,19 @@ class Node:
             "broker",
             command("broker", *arguments),
             client.is_reachable,
-            self.settings.environ(),
+            self._environ,
             BROKER_READY_S,
         )
 
     def _pipeline(self) -> Part:
         argv = command("run", str(self.app), "--ready", str(self._ready_file))
-        return Part("pipeline", argv, self._ready_file.exists, self.settings.environ(), SPARK_READY_S)
+        return Part("pipeline", argv, self._ready_file.exists, self._environ, SPARK_READY_S)
 
     def _console(self) -> Part:
         views = tuple(ViewInfo(view.name, view.key) for view in self.graph.views.values())
         info = Info(self.graph.name, self.settings.bootstrap, views)
         argv = command("console", msgspec.json.encode(info).decode())
-        return Part("console", argv, self._console_answers, self.settings.environ(), CONSOLE_READY_S)
+        return Part("console", argv, self._console_answers, self._environ, CONSOLE_READY_S)
 
     def _console_answers(self) -> bool:
         try:
@@ -171,6 +178,12 @@ def ensure_free(host: str, port: int, setting: str) -> int:
                 f"port {port} on {host} cannot be used: {error.strerror}", hint=hint
             ) from error
         return int(probe.getsockname()[1])
+
+
+def _java_environ(options: str) -> dict[str, str]:
+    """The user's own options stay and win: they come last."""
+    given = os.environ.get(JAVA_OPTIONS, "")
+    return {JAVA_OPTIONS: f"{options} {given}".strip()} if options else {}
 
 
 def _with_ports(settings: Settings) -> Settings:

@@ -14,7 +14,10 @@ from headwater.pipeline.topics import Topics
 from ordershop import Shop, orders
 from servers import BrokerProcess, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+LIMIT_S = 180
+"""Three starts of Spark on a machine that others use too."""
 
 APP = """
     import headwater as hw
@@ -94,13 +97,13 @@ def test_a_killed_broker_and_a_killed_driver_lose_and_double_nothing(shop, drive
     for step in range(10):
         shop.send_to("orders", orders(100, start=100 * step))
         if step == 3:
-            wait_until(lambda: read(shop, driver) >= 300, 90, "the first batches")
+            wait_until(lambda: read(shop, driver) >= 300, LIMIT_S, "the first batches")
             own_broker.end(signal.SIGKILL)
             own_broker.start()
         if step == 6:
-            wait_until(lambda: read(shop, driver) >= 500, 90, "batches after the broker's restart")
+            wait_until(lambda: read(shop, driver) >= 500, LIMIT_S, "batches after the broker's restart")
             driver.kill()
-    wait_until(lambda: read(shop, driver) == 1000, 90, "all orders")
+    wait_until(lambda: read(shop, driver) == 1000, LIMIT_S, "all orders")
 
     app = hw.App.load(str(driver.app))
     assert {row["country"]: row["n"] for row in shop.table("by_country").values()} == {

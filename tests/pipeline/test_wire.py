@@ -34,11 +34,16 @@ ROW = {
 }
 
 
+def written(frame, view):
+    sql = wire.expressions(frame.schema, view)
+    return wire.records(frame, sql, view="it's", run="run", batch="3").collect()[0]
+
+
 def record(spark, *key):
     view = View("v", key, {})
     frame = spark.createDataFrame([tuple(ROW.values())], DDL)
     wire.check(frame, view)
-    return wire.records(frame, view, "run", "3").collect()[0]
+    return written(frame, view)
 
 
 def test_values_are_in_the_wire_form(spark):
@@ -52,6 +57,14 @@ def test_a_key_of_one_column_is_its_text(spark, name):
     assert record(spark, name).key == key_text([ROW[name]])
 
 
+def test_headers_are_bytes_by_name(spark):
+    assert {header.key: bytes(header.value) for header in record(spark, "i").headers} == {
+        "view": b"it's",
+        "run": b"run",
+        "batch": b"3",
+    }
+
+
 def test_a_key_of_several_columns_is_a_compact_array(spark):
     names = ["i", "s", "b", "t", "d", "n", "x", "z"]
     assert record(spark, *names).key == key_text([ROW[name] for name in names])
@@ -61,15 +74,15 @@ def test_a_window_in_a_key_is_its_start(spark):
     frame = spark.sql(
         "SELECT window(TIMESTAMP '2026-01-05T09:03:00Z', '5 minutes') AS window, 'de' AS country"
     )
-    both = wire.records(frame, View("v", ("window", "country"), {}), "run", "0").collect()[0]
-    alone = wire.records(frame, View("v", ("window",), {}), "run", "0").collect()[0]
+    both = written(frame, View("v", ("window", "country"), {}))
+    alone = written(frame, View("v", ("window",), {}))
     assert both.key == '["2026-01-05T09:00:00.000000Z","de"]'
     assert alone.key == "2026-01-05T09:00:00.000000Z"
 
 
 def test_columns_of_ours_are_left_out_but_the_version(spark):
     frame = spark.sql("SELECT 1 AS k, 2 AS _topic, 3 AS _version")
-    value = wire.records(frame, View("v", ("k",), {}), "run", "0").collect()[0].value
+    value = written(frame, View("v", ("k",), {})).value
     assert value == '{"k":1,"_version":3}'
 
 

@@ -6,7 +6,7 @@
 There is no I/O in here. The event loop owns the cache; a session belongs to whoever knows its id.
 """
 
-import itertools
+import random
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ __all__ = ["Session", "Sessions"]
 SESSIONS_MAX = 1000
 FINAL_EPOCH = -1
 EPOCH_END = 2**31
+ID_END = 2**31
 
 Key = tuple[object, int]
 """Topic id or name, and partition."""
@@ -47,7 +48,6 @@ class Sessions:
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[int, Session] = OrderedDict()
-        self._ids = itertools.count(1)
 
     def enter(self, body: Message, version: int) -> Session | None:
         """The session of a fetch, brought up to date by it; None for a fetch that stands alone."""
@@ -58,7 +58,7 @@ class Sessions:
             return None
         if body.session_epoch == 0:
             self._sessions.pop(body.session_id, None)
-            session = Session(next(self._ids))
+            session = Session(self._new_id())
             self._sessions[session.id] = session
             if len(self._sessions) > SESSIONS_MAX:
                 self._sessions.popitem(last=False)
@@ -66,6 +66,13 @@ class Sessions:
             session = self._next(body.session_id, body.session_epoch)
         _update(session, body, version)
         return session
+
+    def _new_id(self) -> int:
+        """Random, so that a client of a former run of the broker never meets the session of another client."""
+        while True:
+            session_id = random.randrange(1, ID_END)  # noqa: S311  not for secrets
+            if session_id not in self._sessions:
+                return session_id
 
     def _next(self, session_id: int, epoch: int) -> Session:
         session = self._sessions.get(session_id)

@@ -48,6 +48,7 @@ class Publisher:
         self._groups = groups
         self._invalid = invalid
         self._run = checkpoint.run()
+        self._sql: tuple[str, str] | None = None
         self._started = threading.Event()
         self._query: StreamingQuery | None = None
 
@@ -67,7 +68,9 @@ class Publisher:
         self._groups.commit(self._view.name, self._checkpoint.reached(batch))
 
     def _publish(self, rows: DataFrame, batch: int) -> None:
-        records = wire.records(rows, self._view, self._run, str(batch))
+        if self._sql is None:
+            self._sql = wire.expressions(rows.schema, self._view)
+        records = wire.records(rows, self._sql, view=self._view.name, run=self._run, batch=str(batch))
         records.write.format("kafka").options(**sink_options(self._bootstrap, self._view)).save()
         counts = _observed(self._query)
         if any(counts.values()):

@@ -188,7 +188,8 @@ class Runner:
 
     def _realtime_writer(self, view: View, frame: DataFrame, checkpoint: Checkpoint) -> DataStreamWriter:
         self._settlements[view.name] = Settlement(view, checkpoint, self._groups, self._invalid)
-        records = wire.records(frame, view, checkpoint.run(), "realtime")
+        sql = wire.expressions(frame.schema, view)
+        records = wire.records(frame, sql, view=view.name, run=checkpoint.run(), batch="realtime")
         options = sink_options(self.settings.bootstrap, view)
         return records.writeStream.format("kafka").options(**options).trigger(realTime=REALTIME_BATCH)
 
@@ -237,9 +238,9 @@ def rows(app: App, settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
     graph = app.graph()
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for name, view in graph.views.items():
-        records = (
-            wire.records(_batch(app, settings, graph, view), view, "", "").select("key", "value").collect()
-        )
+        frame = _batch(app, settings, graph, view)
+        key, value = wire.expressions(frame.schema, view)
+        records = frame.selectExpr(f"{key} AS key", f"{value} AS value").collect()
         found[name] = {record.key: _shown(msgspec.json.decode(record.value)) for record in records}
     return found
 

@@ -4,8 +4,7 @@ key = one column as text, several as a compact JSON array, a window as its start
 columns; timestamps ISO 8601 UTC with microseconds, decimals strings, binary base64; headers view, run, batch.
 """
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -23,13 +22,13 @@ from pyspark.sql.types import (
 from headwater.errors import UsageError
 from headwater.graph import View
 
-__all__ = ["VERSION", "check", "records"]
+__all__ = ["VERSION", "check", "expressions", "records"]
 
 VERSION = "_version"
 """The one column of ours that is published: readers of real-time views drop a row that is not newer."""
 
-ISO = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
-JSON = {"timestampFormat": ISO, "timestampNTZFormat": ISO, "ignoreNullFields": "false"}
+ISO = "\"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\""
+JSON = f"map('timestampFormat', {ISO}, 'timestampNTZFormat', {ISO}, 'ignoreNullFields', 'false')"
 KEYS = (
     StringType,
     IntegralType,
@@ -64,65 +63,69 @@ def check(rows: DataFrame, view: View) -> None:
             )
 
 
-def records(rows: DataFrame, view: View, run: str, batch: str) -> DataFrame:
-    """The rows as key, value and headers for Spark's Kafka sink."""
-    kinds = {field.name: field.dataType for field in rows.schema.fields}
+def expressions(kind: StructType, view: View) -> tuple[str, str]:
+    """SQL for the key and the value of rows of this kind: text, since a batch should not spend its time on building columns."""
+    kinds = {field.name: field.dataType for field in kind.fields}
     shown = [name for name in kinds if not name.startswith("_") or name == VERSION]
-    value = F.to_json(F.struct(*[_plain(_column(name), kinds[name]).alias(name) for name in shown]), JSON)
-    key = _key([(_column(name), kinds[name]) for name in view.key])
-    headers = {"view": view.name, "run": run, "batch": batch}
-    return rows.select(
-        key.alias("key"),
-        value.alias("value"),
-        F.array(*[_header(name, text) for name, text in headers.items()]).alias("headers"),
-    )
+    fields = ", ".join(f"{_literal(name)}, {_plain(_quoted(name), kinds[name])}" for name in shown)
+    key = _key([(_quoted(name), kinds[name]) for name in view.key])
+    return key, f"to_json(named_struct({fields}), {JSON})"
 
 
-def _column(name: str) -> Column:
-    return F.col(f"`{name}`")
+def records(rows: DataFrame, sql: tuple[str, str], **headers: str) -> DataFrame:
+    """The rows as key, value and headers for Spark's Kafka sink."""
+    key, value = sql
+    pairs = [
+        f"named_struct('key', {_literal(n)}, 'value', CAST({_literal(t)} AS BINARY))"
+        for n, t in headers.items()
+    ]
+    return rows.selectExpr(f"{key} AS key", f"{value} AS value", f"array({', '.join(pairs)}) AS headers")
 
 
-def _header(name: str, text: str) -> Column:
-    return F.struct(F.lit(name).alias("key"), F.lit(text).cast("binary").alias("value"))
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
-def _key(parts: list[tuple[Column, DataType]]) -> Column:
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _key(parts: list[tuple[str, DataType]]) -> str:
     if len(parts) == 1:
-        return F.coalesce(_text(*parts[0]), F.lit("[null]"))
-    items = [_json(*part) for part in parts]
-    return F.concat(F.lit("["), F.concat_ws(",", *items), F.lit("]"))
+        return f"coalesce({_text(*parts[0])}, '[null]')"
+    items = ", ',', ".join(_json(*part) for part in parts)
+    return f"concat('[', {items}, ']')"
 
 
-def _text(column: Column, kind: DataType) -> Column:
+def _text(column: str, kind: DataType) -> str:
     """A key column as bare text; null stays null."""
     if _is_window(kind):
-        column = column["start"]
-        return F.date_format(column, ISO)
+        return f"date_format({column}.start, {ISO})"
     if isinstance(kind, TimestampType | TimestampNTZType):
-        return F.date_format(column, ISO)
+        return f"date_format({column}, {ISO})"
     if isinstance(kind, BinaryType):
-        return F.base64(column)
-    return column.cast("string")
+        return f"base64({column})"
+    return f"CAST({column} AS STRING)"
 
 
-def _json(column: Column, kind: DataType) -> Column:
+def _json(column: str, kind: DataType) -> str:
     """A key column as one JSON value: what stands behind ``{"k":`` in Spark's own rendering."""
     plain = column if isinstance(kind, IntegralType | BooleanType) else _text(column, kind)
-    rendered = F.to_json(F.struct(plain.alias("k")), JSON)
-    return F.substring(rendered, F.lit(6), F.length(rendered) - 6)
+    rendered = f"to_json(named_struct('k', {plain}), {JSON})"
+    return f"substring({rendered}, 6, length({rendered}) - 6)"
 
 
-def _plain(column: Column, kind: DataType) -> Column:
+def _plain(column: str, kind: DataType) -> str:
     """A column without decimals inside, which Spark would write as JSON numbers."""
     if isinstance(kind, DecimalType):
-        return column.cast("string")
+        return f"CAST({column} AS STRING)"
     if isinstance(kind, StructType) and _has_decimal(kind):
-        inner = F.struct(
-            *[_plain(column[field.name], field.dataType).alias(field.name) for field in kind.fields]
+        inner = (
+            f"{_literal(f.name)}, {_plain(f'{column}.{_quoted(f.name)}', f.dataType)}" for f in kind.fields
         )
-        return F.when(column.isNotNull(), inner)
+        return f"if({column} IS NULL, NULL, named_struct({', '.join(inner)}))"
     if isinstance(kind, ArrayType) and _has_decimal(kind):
-        return F.transform(column, lambda item: _plain(item, kind.elementType))
+        return f"transform({column}, item -> {_plain('item', kind.elementType)})"
     return column
 
 
