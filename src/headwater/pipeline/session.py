@@ -5,7 +5,6 @@ The JVM writes to ``spark.log`` and ``spark.out`` in the data folder, never to t
 
 import logging
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from headwater import java
 from headwater.config import Settings
 from headwater.errors import MachineError, UsageError
 from headwater.pipeline import jars
@@ -69,7 +69,7 @@ def start(settings: Settings, *, slots: int = 0, import_folder: Path | None = No
     running = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001
     if running is not None:
         return running
-    _check_java()
+    java.require()
     folder = data(settings)
     folder.mkdir(parents=True, exist_ok=True)
     _environment(import_folder)
@@ -116,15 +116,3 @@ def _environment(import_folder: Path | None) -> None:
     if import_folder is not None:
         known = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(import_folder), known]))
-
-
-def _check_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home, "bin", "java") if home else None
-    if not (java.is_file() if java else shutil.which("java")):
-        where = f"JAVA_HOME={home}" if home else "the PATH"
-        raise MachineError(
-            f"Java is not found in {where}",
-            expected="Java 17 or newer",
-            hint="install a JRE, for example openjdk-17-jre-headless",
-        )
