@@ -63,6 +63,11 @@ class DemoProcess:
         """The Spark driver's JVM: the Java process below the pipeline's."""
         return next(pid for pid in descendants(self.pid("pipeline")) if name(pid) == "java")
 
+    def has_driver(self):
+        return (self.folder / "run" / "pipeline.pid").exists() and any(
+            name(pid) == "java" for pid in descendants(self.pid("pipeline"))
+        )
+
     def parts(self):
         """Every process of the demo that is alive, found by the mark that all of them carry."""
         mark = f"HW_PART={self.folder}/".encode()

@@ -22,6 +22,8 @@ from headwater.errors import HeadwaterError, MachineError, UsageError
 
 __all__ = ["cli", "main"]
 
+INTERRUPTED = 130
+
 
 def main() -> Never:
     """Runs the command line and leaves with its exit code."""
@@ -29,6 +31,8 @@ def main() -> Never:
         cli(prog_name="headwater")
     except HeadwaterError as error:
         sys.exit(_complain(error))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     sys.exit(0)
 
 
@@ -142,9 +146,9 @@ def run(
     if once:
         runner.once()
         return
+    runner.start()  # until here a signal ends the process at once: nothing has been published yet
     stop = _stop_on_signals()
     try:
-        runner.start()
         if ready is not None:
             ready.touch()
         while not stop.is_set() and not runner.wait(0.5):

@@ -34,7 +34,7 @@ def page():
 def test_a_number_on_the_page_changes_without_reloading_and_the_demo_ends_with_every_number_right(
     page, tmp_path
 ):
-    with DemoProcess(tmp_path / "demo", seconds=25) as demo:
+    with DemoProcess(tmp_path / "demo", seconds=20) as demo:
         demo.wait_for_rows("page_views_per_minute", 1)
         loads = []
         page.on("load", lambda _: loads.append(page.url))

@@ -45,7 +45,7 @@ class Report:
         self.say(f"\n  Watch it: [bold cyan]{url}[/bold cyan]   (Ctrl-C ends)\n")
 
     def progress(self, seconds: float, rows: Mapping[str, int], restarts: Mapping[str, int]) -> None:
-        counts = "  ".join(f"{name} {count:,}" for name, count in rows.items()) or "none yet"
+        counts = "  ".join(f"{name} {count:,}" for name, count in rows.items())
         again = "".join(f"  [yellow]{name} restarted {count}x[/yellow]" for name, count in restarts.items())
         self.say(f"  {seconds:5.0f} s  rows on the page: {counts}{again}")
 

@@ -29,7 +29,7 @@ __all__ = ["SHOP", "Demo", "Plan"]
 SHOP = Path(__file__).with_name("shop.py")
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
 """Half of the CPU until the first row goes into compiling for a speed that a short run never uses (53 s, 30 with this)."""
-CAUGHT_UP_S = 120.0
+CAUGHT_UP_S = 180.0
 BATCH_S = 300.0
 TRAFFIC_LATE_S = 180.0
 """How much longer than planned the traffic may take when the log was away for a while."""
@@ -62,7 +62,8 @@ class Demo:
         self._stop = stop
         self._clock = clock or SystemClock()
         self._begun = self._clock.monotonic()
-        self._first_row = False
+        self._told: tuple[dict[str, int], dict[str, int]] | None = None
+        self._told_at = 0.0
         self._report = Report()
         self._graph = App.load(str(SHOP)).graph()
 
@@ -137,20 +138,25 @@ class Demo:
         """Waits until nothing is missing, saying how it goes; gives up with what is missing."""
         if what:
             self._report.say(f"waiting for {what}, {limit_s:.0f} s at most")
-        limit, shown = self._clock.monotonic() + limit_s, self._clock.monotonic()
+        limit = self._clock.monotonic() + limit_s
         while reason := missing():
             node.supervisor.check()
-            now = self._clock.monotonic()
-            if not self._first_row and page.rows_seen():
-                self._first_row = True
-                self._report.ready("first row on the page", "", self._elapsed())
-            if now - shown >= PROGRESS_S:
-                shown = now
-                self._report.progress(self._elapsed(), page.rows_seen(), node.supervisor.restarts())
-            if now > limit:
+            self._tell(node, page)
+            if self._clock.monotonic() > limit:
                 raise MachineError(f"gave up waiting: {reason}", hint=f"see {node.folder / 'logs'}")
             if self._stop.wait(LOOK_S):
                 raise Interrupted
+
+    def _tell(self, node: Node, page: Page) -> None:
+        """The first row at once; after that, now and then, what has changed."""
+        rows, restarts = page.rows_seen(), node.supervisor.restarts()
+        if rows and self._told is None:
+            self._report.ready("first row on the page", "", self._elapsed())
+        elif not rows or self._elapsed() < self._told_at + PROGRESS_S or (rows, restarts) == self._told:
+            return
+        else:
+            self._report.progress(self._elapsed(), rows, restarts)
+        self._told, self._told_at = (rows, restarts), self._elapsed()
 
     def _lag(self, client: Client, page: Page) -> str:
         """The first view that has not yet read all of its inputs, or whose table has not all of its topic."""
