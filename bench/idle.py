@@ -15,7 +15,8 @@ from results import Figure, save
 from servers import free_port, wait_until
 
 VIEWS = 20
-SETTLE_S = 60
+SETTLE_S = 120
+"""Half of what the JVM does in its first minute is compiling."""
 MEASURE_S = 60
 
 APP = f"""

@@ -64,14 +64,17 @@ def test_settings_are_described_and_changed_one_by_one(admin, make):
     )
     admin.incremental_alter_configs([resource])[resource].result(10)
 
-    found = admin.describe_configs([resource])[resource].result(10)
-    values = {name: found[name].value for name in ("retention.ms", "max.message.bytes", "segment.bytes")}
-    assert values == {
-        "retention.ms": "5000000",
-        "max.message.bytes": "2000000",
-        "segment.bytes": "1073741824",
-    }
-    assert set(found["cleanup.policy"].value.split(",")) == {"delete", "compact"}
+    expected = {"retention.ms": "5000000", "max.message.bytes": "2000000", "segment.bytes": "1073741824"}
+
+    def described():  # Apache Kafka answers from metadata that follows a little later
+        found = admin.describe_configs([resource])[resource].result(10)
+        policies = set(found["cleanup.policy"].value.split(","))
+        return {name: found[name].value for name in expected} == expected and policies == {
+            "delete",
+            "compact",
+        }
+
+    wait_until(described, 10, "the new settings")
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ FIXED = {
 
 
 def data(settings: Settings) -> Path:
-    """The folder of checkpoints and logs: the embedded log's own, or ``./data`` beside an Apache Kafka."""
-    return (settings.embedded or Path("data")).absolute()
+    """The folder of checkpoints and logs, as an absolute path: Spark has a working directory of its own."""
+    return settings.data.absolute()
 
 
 def master(settings: Settings, slots: int) -> str:
