@@ -37,7 +37,7 @@ def make(admin):
 def fill(bootstrap, topic, count):
     producer = Producer({"bootstrap.servers": bootstrap})
     for i in range(count):
-        producer.produce(topic, b"%d" % i, b"k%d" % i, 0, timestamp=1_767_603_600_000)
+        producer.produce(topic, b"%d" % i, b"k%d" % i, 0)
     assert producer.flush(10) == 0
 
 
