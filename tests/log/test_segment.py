@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headwater.errors import ErrorCode, Refused
 from headwater.log.config import TopicConfig
 from headwater.log.partition import Partition
+from headwater.log.topic import Catalog
 from headwater.record import Record, encode_batch, open_batch, whole_batches
 from headwater.testing import MemoryDisk
 
@@ -199,3 +200,31 @@ def test_a_cut_segment_takes_those_behind_it_along_so_that_no_producer_loses_a_b
     kept = [r.value for r in read_all(again)]
     assert kept == [b"value %d" % i for i in range(len(kept))]
     assert again.append(batch(b"next", producer=7, sequence=len(kept))).base_offset == len(kept)
+
+
+def test_a_full_disk_refuses_writes_goes_on_serving_reads_and_recovers_when_there_is_room():
+    disk = MemoryDisk()
+    partition = opened(disk)
+    partition.append(batch(b"before"))
+    disk.full_after_bytes = 10
+    with pytest.raises(Refused) as refused:
+        partition.append(batch(b"too much"))
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert [r.value for r in read_all(partition)] == [b"before"]
+
+    disk.full_after_bytes = None
+    assert partition.append(batch(b"after")).base_offset == 1
+    assert [r.value for r in read_all(opened(disk))] == [b"before", b"after"]
+
+
+def test_a_topic_that_is_not_durable_leaves_nothing_on_the_disk():
+    disk = MemoryDisk()
+    folder = Path("/memory")
+    catalog = Catalog(disk, folder, sync_on_commit=True, on_dirty=lambda _: None)
+    topic = catalog.create("scratch", 1, {"headwater.durable": "false"})
+    topic.partitions[0].append(batch(b"value"))
+
+    assert [r.value for r in read_all(topic.partitions[0])] == [b"value"]
+    assert disk.names(folder / "topics") == []
+    again = Catalog(disk, folder, sync_on_commit=True, on_dirty=lambda _: None)
+    assert again.topics["scratch"].partitions[0].end_offset == 0
