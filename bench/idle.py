@@ -115,7 +115,7 @@ def main() -> None:
         "idle",
         [
             Figure(
-                f"{VIEWS} idle views, all processes: share of one core",
+                f"{VIEWS} idle views, all processes, two minutes after the start: share of one core",
                 share,
                 15,
                 limit,
