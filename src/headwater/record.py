@@ -23,6 +23,7 @@ __all__ = [
     "encode_marker",
     "is_commit",
     "open_batch",
+    "read_batch",
     "reencode_batch",
     "stamp",
     "whole_batches",
@@ -98,19 +99,27 @@ def batches(buffer: Buffer, *, verify: bool) -> Iterator[tuple[int, BatchHeader]
     """Position and header of each whole batch; raises ProtocolError at the first that is cut or damaged."""
     position, end = 0, len(buffer)
     while position < end:
-        if end - position < HEADER_BYTES:
-            raise ProtocolError(f"batch at byte {position} is cut short", got=f"{end - position} bytes")
-        header = BatchHeader.read(buffer, position)
-        if header.magic != 2:
-            raise ProtocolError(
-                f"batch at byte {position} has an unknown format", got=f"magic {header.magic}", expected="2"
-            )
-        if header.size_bytes < HEADER_BYTES or position + header.size_bytes > end:
-            raise ProtocolError(f"batch at byte {position} is cut short", got=f"length {header.length}")
-        if verify and crc32c(buffer[position + ATTRIBUTES_AT : position + header.size_bytes]) != header.crc:
-            raise ProtocolError(f"batch at byte {position} is damaged: CRC mismatch")
+        header = read_batch(buffer, position, verify=verify)
         yield position, header
         position += header.size_bytes
+
+
+def read_batch(buffer: Buffer, position: int = 0, *, verify: bool) -> BatchHeader:
+    """The header of the whole batch at a position; raises ProtocolError if it is cut or damaged."""
+    left = len(buffer) - position
+    if left < HEADER_BYTES:
+        raise ProtocolError(f"batch at byte {position} is cut short", got=f"{left} bytes")
+    header = BatchHeader.read(buffer, position)
+    size_bytes = header.length + OVERHEAD_BYTES
+    if header.magic != 2:
+        raise ProtocolError(
+            f"batch at byte {position} has an unknown format", got=f"magic {header.magic}", expected="2"
+        )
+    if not HEADER_BYTES <= size_bytes <= left:
+        raise ProtocolError(f"batch at byte {position} is cut short", got=f"length {header.length}")
+    if verify and crc32c(buffer[position + ATTRIBUTES_AT : position + size_bytes]) != header.crc:
+        raise ProtocolError(f"batch at byte {position} is damaged: CRC mismatch")
+    return header
 
 
 def whole_batches(buffer: Buffer) -> Iterator[memoryview]:

@@ -179,9 +179,9 @@ def test_waiting_readers_are_told_when_there_is_more():
     async def scenario() -> None:
         partition = opened(MemoryDisk())
         seen = []
-        end = partition.watch(lambda: seen.append(partition.high_watermark))
+        partition.watchers.add(lambda: seen.append(partition.high_watermark))
         partition.append(batch(b"a"))
-        end()
+        partition.watchers.clear()
         partition.append(batch(b"b"))
         assert seen == [1]
 

@@ -85,6 +85,8 @@ class Handler(NamedTuple):
     key: int
     first: int
     last: int
+    flexible: int
+    """The first version whose header and body have tagged fields."""
     request: Layout
     response: Layout
 
@@ -101,7 +103,8 @@ def serves(
         request, response = layout(name, "request"), layout(name, "response")
         versions = request.api.versions
         assert first in versions and last in versions, name  # noqa: S101, PT018  our own table
-        HANDLERS[request.api.key] = Handler(function, request.api.key, first, last, request, response)
+        key, flexible = request.api.key, request.api.flexible.first
+        HANDLERS[key] = Handler(function, key, first, last, flexible, request, response)
         return function
 
     return register

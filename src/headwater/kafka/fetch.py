@@ -54,10 +54,9 @@ def fetch(request: Request) -> Answer:
     else:
         named = list(session.wanted.values())
     fetching = _Fetching(request, session, [_find(request, *each) for each in named])
-    parts, enough = _read(fetching)
-    if enough or request.body.max_wait_ms <= 0:
-        return _compose(fetching, parts)
-    return _wait(fetching)
+    if request.body.max_wait_ms > 0 and not _is_enough(fetching):
+        return _wait(fetching)
+    return _compose(fetching, _read(fetching))
 
 
 def _find(request: Request, topic: Message, part: Message) -> _Wanted:
@@ -78,18 +77,28 @@ def _topic(request: Request, topic: Message) -> Topic:
     return found
 
 
-def _read(fetching: _Fetching) -> tuple[list[Message], bool]:
-    """The partitions' answers as of now, and whether they are enough to be sent: ``min_bytes``, or an error."""
+def _is_enough(fetching: _Fetching) -> bool:
+    """Whether there is something to send now: ``min_bytes``, or an error."""
+    body, found = fetching.request.body, 0
+    committed = body.isolation_level == READ_COMMITTED
+    for wanted in fetching.wanted:
+        partition, offset = wanted.partition, wanted.part.fetch_offset
+        if partition is None or not partition.is_readable(offset):
+            return True
+        found += partition.available_bytes(offset, committed=committed)
+    return found >= body.min_bytes  # type: ignore[no-any-return]
+
+
+def _read(fetching: _Fetching) -> list[Message]:
+    """The partitions' answers as of now."""
     body = fetching.request.body
-    left, failed = body.max_bytes, False
+    left, committed = body.max_bytes, body.isolation_level == READ_COMMITTED
     parts = []
     for each in fetching.wanted:
-        first = left == body.max_bytes
-        part = _read_partition(each, left, first=first, committed=body.isolation_level == READ_COMMITTED)
+        part = _read_partition(each, left, first=left == body.max_bytes, committed=committed)
         left -= len(part.records)
-        failed = failed or part.error_code != ErrorCode.NONE
         parts.append(part)
-    return parts, failed or body.max_bytes - left >= body.min_bytes
+    return parts
 
 
 def _compose(fetching: _Fetching, parts: list[Message]) -> Message:
@@ -149,22 +158,25 @@ def _aborted(partition: Partition, offset: int, records: bytes) -> list[Message]
 
 
 def _wait(fetching: _Fetching) -> Later:
-    body = fetching.request.body
-    committed = body.isolation_level == READ_COMMITTED
-    found = [(w.partition, w.part.fetch_offset) for w in fetching.wanted if w.partition is not None]
     later = Later()
+    watched = [wanted.partition for wanted in fetching.wanted if wanted.partition is not None]
 
     def finish() -> None:
-        later.resolve(lambda: _compose(fetching, _read(fetching)[0]))
+        later.resolve(lambda: _compose(fetching, _read(fetching)))
 
     def look() -> None:
-        enough = sum(partition.available_bytes(offset, committed=committed) for partition, offset in found)
-        if enough >= body.min_bytes or any(partition.offline for partition, _ in found):
+        if _is_enough(fetching):
             finish()
 
-    timer = asyncio.get_running_loop().call_later(body.max_wait_ms / 1000, finish)
-    endings = [timer.cancel, *(partition.watch(look) for partition, _ in found)]
-    later.add_done_callback(lambda _: [ending() for ending in endings])
+    def end(_: object) -> None:
+        timer.cancel()
+        for partition in watched:
+            partition.watchers.discard(look)
+
+    timer = asyncio.get_running_loop().call_later(fetching.request.body.max_wait_ms / 1000, finish)
+    for partition in watched:
+        partition.watchers.add(look)
+    later.add_done_callback(end)
     return later
 
 

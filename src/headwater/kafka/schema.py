@@ -10,7 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import resources
 
-__all__ = ["Api", "Field", "Versions", "apis"]
+__all__ = ["FORMATS", "Api", "Field", "Versions", "apis"]
+
+FORMATS = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+}
+"""The numbers, and their letters in ``struct``."""
 
 LAST = 99
 """Stands for "and all later versions" in a range."""
@@ -35,7 +47,7 @@ class Versions:
 
 
 ALWAYS = Versions(0, LAST)
-NEVER = Versions(1, 0)
+NEVER = Versions(LAST + 1, LAST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,10 @@ class Field:
     tag: int | None = None
     default: str | None = None
     fields: "list[Field]" = field(default_factory=list)
+
+    @property
+    def is_number(self) -> bool:
+        return self.type in FORMATS and not self.array
 
 
 @dataclass(frozen=True, slots=True)

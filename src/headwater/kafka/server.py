@@ -37,12 +37,14 @@ FAMILIES = (admin, catalog, fetch, group, produce, sasl, transaction)
 REQUEST_BYTES_MAX = 104_857_600
 SCRATCH_BYTES = 1 << 18
 OUTSTANDING_MAX = 64
-JOIN_BYTES = 1 << 16
 API_VERSIONS = 18
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 _head = struct.Struct(">hhi")
+_int16 = struct.Struct(">h")
 _int32 = struct.Struct(">i")
+_plain_head = struct.Struct(">ii")
+_flexible_head = struct.Struct(">iix")
 
 Reply = Waiting | list[Any]
 
@@ -156,21 +158,15 @@ class Connection(asyncio.BufferedProtocol):
                 expected=f"{handler.first} to {handler.last}",
             )
         client_id, position = _client_id(frame)
-        if version in handler.request.api.flexible:
+        if version >= handler.flexible:
             position = _skip_tags(frame, position)
         body = handler.request.decode(version, frame, position)
-        server = self._server
-        request = Request(
-            body=body,
-            version=version,
-            client_id=client_id,
-            client_host=self._host,
-            broker=server.broker,
-            address=server.address,
-            sessions=server.sessions,
-            authentication=self._authentication,
+        server, caller = self._server, (client_id, self._host)
+        answer = handler.function(
+            Request(
+                body, version, *caller, server.broker, server.address, server.sessions, self._authentication
+            )
         )
-        answer = handler.function(request)
         if answer is not None:
             self._answer(handler, version, correlation, answer)
 
@@ -214,8 +210,8 @@ class Connection(asyncio.BufferedProtocol):
         self._throttle()
 
     def _write(self, pieces: list[Any]) -> None:
-        if sum(map(len, pieces)) <= JOIN_BYTES:
-            self._transport.write(b"".join(pieces))
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
         else:
             self._transport.writelines(pieces)
 
@@ -273,7 +269,7 @@ class Server:
 
 
 def _client_id(frame: memoryview) -> tuple[str, int]:
-    (length,) = struct.unpack_from(">h", frame, 8)
+    (length,) = _int16.unpack_from(frame, 8)
     if length < 0:
         return "", 10
     if 10 + length > len(frame):
@@ -288,10 +284,12 @@ def _skip_tags(frame: memoryview, position: int) -> int:
 
 
 def _encode(handler: Handler, version: int, correlation: int, message: Message) -> list[Any]:
-    body = handler.response.encode(version, message)
-    flexible = version in handler.request.api.flexible and handler.key != API_VERSIONS
-    head = _int32.pack(correlation) + b"\x00" if flexible else _int32.pack(correlation)
-    return [_int32.pack(len(head) + sum(map(len, body))) + head, *body]
+    flexible = version >= handler.flexible and handler.key != API_VERSIONS
+    head = _flexible_head if flexible else _plain_head
+    pieces = handler.response.encode(version, message, head.pack(0, correlation))
+    size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
+    _int32.pack_into(pieces[0], 0, size - 4)
+    return pieces
 
 
 def serve(settings: Settings, announce: Callable[[str], object] = logger.info) -> None:

@@ -35,10 +35,10 @@ from headwater.record import (
     NO_TIMESTAMP,
     BatchHeader,
     Record,
-    batches,
     encode_marker,
     is_commit,
     open_batch,
+    read_batch,
     stamp,
     whole_batches,
 )
@@ -87,7 +87,8 @@ class Partition:
         self._clean = False
         self._blank = False
         """Nothing was ever written, so there are no files: a topic of a thousand partitions costs nothing until it is used."""
-        self._watchers: set[Callable[[], None]] = set()
+        self.watchers: set[Callable[[], None]] = set()
+        """Called whenever more can be read, or never will."""
         self._open()
 
     @property
@@ -186,12 +187,18 @@ class Partition:
         last = max(BatchHeader.read(data, at).last_offset for at in _batch_starts(data))
         return self.producers.aborted_between(offset, last)
 
+    def is_readable(self, offset: int) -> bool:
+        """Whether a reader may stand at an offset: what is behind the end may come yet."""
+        return not self.offline and self.log_start_offset <= offset <= self.high_watermark
+
     def available_bytes(self, offset: int, *, committed: bool = False) -> int:
         """About how many bytes a reader at an offset could have now; exact when there are none."""
         limit = self.last_stable_offset if committed else self.high_watermark
         if self.offline or not self.log_start_offset <= offset < limit:
             return 0
-        segment = self._warmed(self.segments[bisect_right(self._bases, offset) - 1])
+        segment = self.segments[-1]
+        if offset < segment.base_offset:
+            segment = self._warmed(self.segments[bisect_right(self._bases, offset) - 1])
         return max(_readable_bytes(segment, limit) - segment.position_of(offset), 1)
 
     def find_time(self, timestamp: int) -> Record | None:
@@ -202,11 +209,6 @@ class Partition:
                 if found is not None:
                     return found if self.log_start_offset <= found.offset < self.high_watermark else None
         return None
-
-    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Calls back whenever more can be read, or never will; returns the function that ends it."""
-        self._watchers.add(callback)
-        return lambda: self._watchers.discard(callback)
 
     # ---- forgetting ------------------------------------------------------------------------------------
 
@@ -355,13 +357,12 @@ class Partition:
             what = f"a batch of {len(data)} bytes is larger than max.message.bytes = {self.config.max_message_bytes}"
             raise Refused(ErrorCode.MESSAGE_TOO_LARGE, what)
         try:
-            found = [header for _, header in batches(data, verify=True)]
+            header = read_batch(data, verify=True)
         except ProtocolError as error:
             code = ErrorCode.INVALID_RECORD if "format" in error.what else ErrorCode.CORRUPT_MESSAGE
             raise Refused(code, str(error)) from error
-        if len(found) != 1:
-            raise Refused(ErrorCode.INVALID_RECORD, f"{len(found)} batches where one is expected")
-        header = found[0]
+        if header.size_bytes != len(data):
+            raise Refused(ErrorCode.INVALID_RECORD, "several batches where one is expected")
         if (
             header.record_count != header.last_offset_delta + 1
             or header.record_count < 1
@@ -456,10 +457,11 @@ class Partition:
 
     def _advance(self, high_watermark: int) -> None:
         self.high_watermark = max(self.high_watermark, high_watermark)
-        self._notify()
+        if self.watchers:
+            self._notify()
 
     def _notify(self) -> None:
-        for callback in tuple(self._watchers):
+        for callback in tuple(self.watchers):
             callback()
 
 

@@ -67,8 +67,10 @@ class Producers:
 
     def check(self, header: BatchHeader) -> ErrorCode | int | None:
         """An error, the base offset of the batch that this one repeats, or None for a new batch."""
+        if header.producer_id == NO_PRODUCER:
+            return None
         producer = self.known.get(header.producer_id)
-        if header.producer_id == NO_PRODUCER or producer is None:
+        if producer is None:
             return None
         if header.producer_epoch < producer.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -106,7 +108,7 @@ class Producers:
 
     def first_open_offset(self) -> int | None:
         """Where the oldest open transaction begins."""
-        return min(self.open.values(), default=None)
+        return min(self.open.values()) if self.open else None
 
     def aborted_between(self, first: int, last: int) -> list[Aborted]:
         """Aborted transactions with records in a range of offsets, in the order of their first offsets."""
