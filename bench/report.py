@@ -28,10 +28,11 @@ def figure(value: float) -> str:
 def table(rows: list[dict]) -> list[str]:
     lines = ["| measure | ours | peer | unit | ratio | goal | |", "|---|---:|---:|---|---:|---:|---|"]
     for row in rows:
-        verdict = "met" if row["met"] else "**missed**"
+        verdict = {True: "met", False: "**missed**", None: ""}[row["met"]]
+        goal = "" if row["goal"] is None else f"{row['goal']:.3g}"
         lines.append(
             f"| {row['measure']} | {figure(row['ours'])} | {figure(row['peer'])} ({row['peer_name']}) | {row['unit']} "
-            f"| {row['ratio']:g} | {row['goal']:.3g} | {verdict} |"
+            f"| {row['ratio']:g} | {goal} | {verdict} |"
         )
     return lines
 
@@ -47,7 +48,7 @@ def plot(rows: list[dict]) -> str:
     for i, row in enumerate(rows):
         y = 10 + i * ROW_HEIGHT
         width = min(row["ratio"], top) * scale
-        colour = "#2f7d5b" if row["met"] else "#b3541e"
+        colour = {True: "#2f7d5b", False: "#b3541e", None: "#8a8a8a"}[row["met"]]
         name = row["measure"].replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
         parts.append(f'<text x="{LABEL_WIDTH - 8}" y="{y + 14}" text-anchor="end" fill="#777">{name}</text>')
         parts.append(
