@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from servers import BrokerProcess, KafkaProcess
+from headwater.config import Settings
+from servers import BrokerProcess, KafkaProcess, make_certificate
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +36,36 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     except ProcessLookupError:
         return
     process.end(signal.SIGKILL)
+
+
+PASSWORD = 'correct "horse" \\ staple'
+"""With all that needs quoting somewhere."""
+
+
+@pytest.fixture
+def guarded_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[BrokerProcess, Settings]]:
+    """A broker with TLS and one user, and the settings with which an application elsewhere reaches it as a Kafka."""
+    certificate, key = make_certificate(tmp_path)
+    given = Settings(tls_certificate=str(certificate), tls_key=str(key), users={"alice": PASSWORD})
+    with monkeypatch.context() as patch:
+        for name, value in given.environ().items():
+            patch.setenv(name, value)
+        process = BrokerProcess(tmp_path / "guarded")
+        process.start()
+    yield (
+        process,
+        Settings(
+            log=f"kafkas://{process.bootstrap}",
+            log_user="alice",
+            log_password=PASSWORD,
+            log_ca=str(certificate),
+            store=f"sqlite:{tmp_path / 'app' / 'views'}",
+        ),
+    )
+    assert process.end() == 0
+    assert PASSWORD not in process.log.read_text()
 
 
 @pytest.fixture(scope="session")

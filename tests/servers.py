@@ -75,6 +75,15 @@ class BrokerProcess:
         return self._process.pid
 
 
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that nobody but itself has signed, and its key."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command.split(), *files], capture_output=True, check=True)
+    return certificate, key
+
+
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headwater"
 
 
@@ -154,7 +163,8 @@ class KafkaProcess:
             properties.write_text(
                 SERVER_PROPERTIES.format(port=self.port, controller=free_port(), folder=self.folder)
             )
-            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            # An id that began with a dash would be read as an option.
+            cluster = base64.urlsafe_b64encode(b"log" + uuid.uuid4().bytes[3:]).decode().rstrip("=")
             format_command = [
                 *self._java,
                 "kafka.tools.StorageTool",

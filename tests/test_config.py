@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.access import Access
 from headwater.config import Settings, load
 from headwater.errors import UsageError
 
@@ -45,7 +46,7 @@ def test_an_unknown_setting_is_named_with_the_nearest_right_one(tmp_path):
 
 
 def test_an_unknown_setting_that_resembles_nothing_lists_all_of_them():
-    assert "settings are: log, flush, " in complaint(environ={"HEADWATER_XYZ": "1"})
+    assert "settings are: log, log_user, " in complaint(environ={"HEADWATER_XYZ": "1"})
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_an_unknown_setting_that_resembles_nothing_lists_all_of_them():
         (
             "LOG",
             "redis://there",
-            "setting 'log' is wrong; got 'redis://there'; expected embedded:… or kafka://…",
+            "setting 'log' is wrong; got 'redis://there'; expected embedded:… or kafka://… or kafkas://…",
         ),
         ("SPARK", "yarn", "setting 'spark' is wrong; got 'yarn'; expected local… or spark://…"),
         ("STORE", "./views", "setting 'store' is wrong; got './views'; expected sqlite:…"),
@@ -92,3 +93,37 @@ def test_the_log_is_embedded_or_an_apache_kafka():
 def test_settings_survive_the_way_through_the_environment_of_a_child():
     settings = Settings(log="kafka://a:1", flush="os", partitions=7, trigger_ms=5, users={"alice": "secret"})
     assert load(environ=settings.environ()) == settings
+
+
+def test_the_settings_say_how_the_log_is_reached(tmp_path):
+    ca = write(tmp_path, "")
+    kafka = load(
+        environ={},
+        log="kafkas://a:1,b:1",
+        log_user="u",
+        log_password="p",
+        log_ca=str(ca),
+        log_options={"x": "y"},
+    )
+    assert kafka.access == Access("a:1,b:1", tls=True, ca=str(ca), user="u", password="p", options={"x": "y"})
+    assert load(environ={}, log="kafka://a:1").access == Access("a:1")
+    assert load(environ=kafka.environ()) == kafka
+
+
+def test_an_embedded_log_with_users_and_tls_is_reached_by_its_first_user():
+    embedded = Settings(users={"alice": "a", "bob": "b"}, tls_certificate="cert.pem")
+    assert embedded.access == Access("127.0.0.1:9092", tls=True, ca="cert.pem", user="alice", password="a")
+    assert Settings(users={"alice": "a", "bob": "b"}, log_user="bob").access.password == "b"
+    assert "only one of them" in complaint(log="kafka://a:1", log_user="u")
+    assert "no user of the embedded log" in complaint(log_user="u")
+    assert "names no file" in complaint(log="kafkas://a:1", log_ca="nowhere.pem")
+    assert 'log = "kafkas://…"' in complaint(log="kafka://a:1", log_ca=__file__)
+
+
+def test_no_error_and_no_text_of_settings_holds_a_password():
+    assert "swordfish" not in complaint(log="kafka://alice:swordfish@a:1")
+    assert "swordfish" not in complaint(environ={"HEADWATER_USERS": '{"alice": "swordfish"'})
+    assert "swordfish" not in complaint(log_options={"sasl.password": ["swordfish"]})
+    assert "swordfish" not in complaint(log_password=["swordfish"])
+    assert "swordfish" not in complaint(users={"alice": ["swordfish"]})
+    assert "swordfish" not in repr(Settings(users={"alice": "swordfish"}, log_password="swordfish"))

@@ -3,18 +3,19 @@
 import json
 import uuid
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
-from headwater.client import Client, producer
+from headwater.access import Log
+from headwater.client import Client, admin, producer
 
 
 class ViewLog:
     """Makes topics with names of their own and writes rows as a view's publisher does."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
-        self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        self.producer = producer(bootstrap, **{"queue.buffering.max.messages": 1_000_000})
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.admin = admin(log)
+        self.producer = producer(log, **{"queue.buffering.max.messages": 1_000_000})
 
     def name(self, word: str = "view") -> str:
         return f"{word}-{uuid.uuid4().hex[:8]}"
@@ -38,7 +39,7 @@ class ViewLog:
     def expected(self, topic: str, offsets: dict[int, int] | None = None) -> dict[str, dict]:
         """What a table must hold that has applied the log up to ``offsets`` (the end, if not given)."""
         table: dict[str, dict] = {}
-        for message in Client(self.bootstrap).read([topic]):
+        for message in Client(self.log).read([topic]):
             if offsets is not None and message.offset() >= offsets.get(message.partition(), 0):
                 continue
             key, value = message.key().decode(), message.value()

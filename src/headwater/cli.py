@@ -326,7 +326,7 @@ def traffic(
 
     settings = _begin(supervised=supervised)
     shop = Traffic(seed=seed, seconds=seconds, rate=rate, speed=speed)
-    feed(shop, settings.bootstrap, partitions=settings.partitions, tally=tally, stop=_stop_on_signals())
+    feed(shop, settings.access, partitions=settings.partitions, tally=tally, stop=_stop_on_signals())
 
 
 @cli.command(hidden=True)

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from headwater.access import Access
 from headwater.config import load
 from headwater.errors import UsageError
 
@@ -17,7 +18,10 @@ Name = Annotated[str, typer.Argument(show_default=False)]
 Bootstrap = Annotated[
     str | None,
     typer.Option(
-        "--log", metavar="HOST:PORT", help="The log.  [default: that of the settings]", show_default=False
+        "--log",
+        metavar="HOST:PORT",
+        help="The log; kafkas://HOST:PORT over TLS.  [default: that of the settings]",
+        show_default=False,
     ),
 ]
 
@@ -26,8 +30,11 @@ def _examples(*lines: str) -> str:
     return "Examples:\n\n" + "\n\n".join(f"  [cyan]{line}[/cyan]" for line in lines)
 
 
-def _address(log: str | None) -> str:
-    return log or load().bootstrap
+def _access(log: str | None) -> Access:
+    """The log of the settings, or another one: an address alone is reached in the same way as that of the settings."""
+    if log is None or "://" in log:
+        return load(log=log).access
+    return msgspec.structs.replace(load().access, bootstrap=log)
 
 
 def _show(columns: list[str], rows: list[list[object]], *, right: int = 1) -> None:
@@ -59,7 +66,7 @@ def add_commands(cli: typer.Typer) -> None:
             produce,
             (
                 "echo 'k:{\"a\": 1}' | headwater produce orders --key-separator :",
-                "headwater produce orders < lines.jsonl",
+                "headwater produce orders --partitioner round-robin < lines.jsonl",
             ),
         ),
         (
@@ -80,7 +87,7 @@ def topic_list(*, log: Bootstrap = None) -> None:
     """All topics with their partitions and records."""
     from headwater.client import Client
 
-    client = Client(_address(log))
+    client = Client(_access(log))
     partitions = client.partitions()
     ends = client.end_offsets(partitions)
     rows: list[list[object]] = [
@@ -95,7 +102,7 @@ def topic_show(name: Name, *, log: Bootstrap = None) -> None:
     """One topic: its settings, and how evenly its records are spread over its partitions."""
     from headwater.operate.topic import describe
 
-    shape = describe(_address(log), name)
+    shape = describe(_access(log), name)
     changed = ", ".join(f"{key}={value}" for key, value in shape.config.items()) or "defaults"
     typer.echo(f"{name}: {len(shape.partitions)} partitions, {shape.records:,} records, {changed}")
     rows: list[list[object]] = [
@@ -123,7 +130,7 @@ def topic_create(
     from headwater.operate.topic import create
 
     pairs = dict(_pair(each) for each in config or [])
-    create(_address(log), name, partitions, pairs)
+    create(_access(log), name, partitions, pairs)
     typer.echo(f"created {name} with {partitions} partitions")
 
 
@@ -139,7 +146,7 @@ def topic_delete(
 
     if not yes:
         typer.confirm(f"Delete {name} and all its records?", abort=True)
-    delete(_address(log), name)
+    delete(_access(log), name)
     typer.echo(f"deleted {name}")
 
 
@@ -150,14 +157,20 @@ def produce(
         str | None,
         typer.Option(help="What stands between key and value on a line; without it records have no key."),
     ] = None,
+    partitioner: Annotated[
+        str,
+        typer.Option(
+            help="key (Kafka's murmur2), round-robin, sticky, or FILE.PY:FUNCTION of key and number of partitions."
+        ),
+    ] = "key",
     log: Bootstrap = None,
 ) -> None:
     """Writes each line of standard input as a record, and says how many were acknowledged."""
     from headwater.operate.pipe import write
+    from headwater.partition import named
 
-    typer.echo(
-        f"{write(_address(log), name, sys.stdin.buffer, key_separator):,} records acknowledged", err=True
-    )
+    count = write(_access(log), name, sys.stdin.buffer, key_separator, named(partitioner))
+    typer.echo(f"{count:,} records acknowledged", err=True)
 
 
 def consume(
@@ -174,7 +187,7 @@ def consume(
     """Prints the records of a topic, then those that arrive, until Ctrl-C."""
     from headwater.operate.pipe import read
 
-    for record in read(_address(log), name, first, count=count, end=end):
+    for record in read(_access(log), name, first, count=count, end=end):
         sys.stdout.buffer.write(record.json() if as_json else record.line())
         sys.stdout.buffer.flush()
 
@@ -184,7 +197,7 @@ def group_list(*, log: Bootstrap = None) -> None:
     """All consumer groups and their state."""
     from headwater.operate.group import groups
 
-    _show(["group", "state"], [[found.name, found.state] for found in groups(_address(log))], right=2)
+    _show(["group", "state"], [[found.name, found.state] for found in groups(_access(log))], right=2)
 
 
 @group.command(
@@ -205,7 +218,7 @@ def group_reset(
     """Moves a group that nobody is in to another place in a topic."""
     from headwater.operate.replay import parse_point, reset
 
-    moves = reset(_address(log), name, topic, parse_point(to), dry_run=dry_run)
+    moves = reset(_access(log), name, topic, parse_point(to), dry_run=dry_run)
     _show(
         ["partition", "from", "to"],
         [[m.partition, m.committed if m.committed >= 0 else "none", m.target] for m in moves],
@@ -219,7 +232,7 @@ def group_delete(name: Name, *, log: Bootstrap = None) -> None:
     """Forgets a group that nobody is in, with its offsets."""
     from headwater.operate.group import delete
 
-    delete(_address(log), name)
+    delete(_access(log), name)
     typer.echo(f"deleted {name}")
 
 
@@ -235,7 +248,7 @@ def replay(
     from headwater.operate.replay import parse_point
     from headwater.operate.replay import replay as copy
 
-    count = copy(_address(log), name, into, parse_point(first), parse_point(last))
+    count = copy(_access(log), name, into, parse_point(first), parse_point(last))
     typer.echo(f"{count:,} records of {name} are now in {into}")
 
 
@@ -248,7 +261,7 @@ def lag(
     """How far groups are behind, in records and seconds, and how long until retention passes them."""
     from headwater.operate.lag import lags
 
-    found = lags(_address(log), name)
+    found = lags(_access(log), name)
     if as_json:
         for each in found:
             typer.echo(msgspec.json.encode(each).decode())

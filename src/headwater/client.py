@@ -1,11 +1,12 @@
 """Producers, consumers and admin calls for any Kafka address: the embedded log or Apache Kafka.
 
 Every caller outside Spark gets its client here, so that the settings that decide about correctness
-stand in one place: idempotent producers, and the partitioner that Java clients use.
+stand in one place: how a log is reached, idempotent producers, and the partitioner that Java clients use.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import (
@@ -19,7 +20,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headwater.access import Log, access
+from headwater.clock import SystemClock
 from headwater.errors import MachineError
+from headwater.partition import Choice, Partitioner, chooser
 
 __all__ = ["TIMEOUT_S", "Client", "admin", "consumer", "producer"]
 
@@ -28,67 +32,124 @@ DELIVERY_TIMEOUT_MS = 300_000
 """How long a record waits for a broker that is away before it counts as lost."""
 READ_TIMEOUT_S = 30.0
 BATCH_RECORDS = 10_000
+RETRY_S = 0.2
+ASK_S = 1.0
+"""One try of a question; between two of them a refusal is noticed."""
+COUNT_AGE_S = 60.0
+"""How old the number of a topic's partitions may be for a partitioner of ours."""
 READER = "headwater.reader"
+AWAY = {
+    "_TRANSPORT",
+    "_ALL_BROKERS_DOWN",
+    "_TIMED_OUT",
+    "_WAIT_COORD",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION",
+    "COORDINATOR_NOT_AVAILABLE",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "NOT_COORDINATOR",
+}
+"""What a log says that is away or has just come back: asking again helps."""
+REFUSED = {"_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED"}
+"""What a log says that will not let us in, however often it is asked."""
 
 logger = logging.getLogger("headwater.librdkafka")
 logger.addHandler(logging.NullHandler())
 logger.propagate = False
 
 
-def producer(bootstrap: str, **settings: Any) -> Producer:
-    """A producer that neither doubles nor reorders, and spreads keys as Java clients do."""
-    return Producer(
-        {
-            "bootstrap.servers": bootstrap,
+def producer(log: Log, *, partitioner: Partitioner = "key", **settings: Any) -> Producer:
+    """A producer that neither doubles nor reorders, and spreads keys as Java clients do or as ``partitioner`` says."""
+    options = (
+        access(log).librdkafka()
+        | {
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
             "linger.ms": 5,
             "message.timeout.ms": DELIVERY_TIMEOUT_MS,
             "reconnect.backoff.max.ms": 1_000,
         }
-        | settings,
-        logger=logger,
+        | settings
     )
+    make = chooser(partitioner)
+    return Producer(options, logger=logger) if make is None else _Spreading(options, make)
 
 
-def consumer(bootstrap: str, *, group: str = READER) -> Consumer:
+class _Spreading(Producer):  # type: ignore[misc]  # the library has no types
+    """A producer whose partitions are chosen here. For one thread; a partition that the caller names stays."""
+
+    def __init__(self, options: dict[str, Any], make: Callable[[], Choice]) -> None:
+        super().__init__(options, logger=logger)
+        self._make = make
+        self._clock = SystemClock()
+        self._choices: dict[str, Choice] = {}
+        self._counts: dict[str, tuple[int, float]] = {}
+
+    def produce(
+        self, topic: str, value: Any = None, key: Any = None, partition: int = -1, *more: Any, **named: Any
+    ) -> None:
+        if partition < 0:
+            choose = self._choices.setdefault(topic, self._make())
+            partition = choose(_bytes(key), _bytes(value), self._count(topic))
+        super().produce(topic, value, key, partition, *more, **named)
+
+    def _count(self, topic: str) -> int:
+        known, at = self._counts.get(topic, (0, 0.0))
+        now = self._clock.monotonic()
+        if known and now < at + COUNT_AGE_S:
+            return known
+        found = known
+        try:
+            found = len(self.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions) or known
+        except KafkaException as error:
+            if not known:
+                raise MachineError(
+                    f"the partitions of topic {topic!r} are not known", got=error.args[0].str()
+                ) from error
+        if not found:
+            raise MachineError(f"topic {topic!r} has no partitions", hint="does it exist?")
+        self._counts[topic] = (found, now)
+        return found
+
+
+def consumer(log: Log, *, group: str = READER, **settings: Any) -> Consumer:
     """A consumer for looking: it commits nothing by itself, sees no open transaction, and says where a partition ends."""
-    return Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        },
-        logger=logger,
-    )
+    options = {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+    }
+    return Consumer(access(log).librdkafka() | options | settings, logger=logger)
 
 
-def admin(bootstrap: str) -> AdminClient:
+def admin(log: Log) -> AdminClient:
     """An admin client that survives the restart of a broker.
 
     librdkafka 2.16 drops every broker that it knows when all are away, but goes on asking the dropped one for
     coordinators: offset calls then time out for ever. It must keep its brokers.
     """
-    settings = {
-        "bootstrap.servers": bootstrap,
-        "metadata.recovery.strategy": "none",
-        "reconnect.backoff.max.ms": 500,
-    }
-    return AdminClient(settings, logger=logger)
+    options = {"metadata.recovery.strategy": "none", "reconnect.backoff.max.ms": 500}
+    return AdminClient(access(log).librdkafka() | options, logger=logger)
 
 
 class Client:
-    """Questions to a log, answered within ``TIMEOUT_S`` or with a MachineError. For one thread.
+    """Questions to a log, answered within ``timeout_s`` or with a MachineError. Any thread may call.
 
-    Only ``ensure_topics`` is an admin request: librdkafka may abort the process when the log goes away under one.
+    A log that is away is asked again until then; one that refuses us, for its certificate or our password, ends the
+    question at once. Only ``ensure_topics`` is an admin request: librdkafka may abort the process when the log goes
+    away under one.
     """
 
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, log: Log, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.log = access(log)
+        self._timeout_s = timeout_s
+        self._clock = SystemClock()
+        self._pause = threading.Event()
+        self._lock = threading.Lock()
         self._readers: dict[str, Consumer] = {}
+        self._refusal: KafkaError | None = None
 
     def is_reachable(self, timeout_s: float = 1.0) -> bool:
         """Whether a broker answers at the address."""
@@ -100,61 +161,60 @@ class Client:
 
     def partitions(self) -> dict[str, int]:
         """All topics with their number of partitions."""
-        try:
-            topics = self._reader().list_topics(timeout=TIMEOUT_S).topics
-        except KafkaException as error:
-            raise self._unreachable(error) from error
+        topics = self._ask(lambda reader, seconds: reader.list_topics(timeout=seconds)).topics
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
-    def ensure_topics(self, names: Iterable[str], partitions: int) -> None:
+    def ensure_topics(
+        self, names: Iterable[str], partitions: int, config: Mapping[str, str] | None = None
+    ) -> None:
         """Creates the topics that do not exist yet; an existing one is left as it is."""
-        wanted = [NewTopic(name, num_partitions=partitions, replication_factor=-1) for name in names]
-        asked = admin(self.bootstrap)  # kept until the last answer: a client without owner ends its requests
-        for name, answer in asked.create_topics(wanted, request_timeout=TIMEOUT_S).items():
+        known = self.partitions()
+        wanted = [
+            NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))
+            for name in dict.fromkeys(names)
+            if name not in known
+        ]
+        if not wanted:
+            return
+        asked = admin(self.log)  # kept until the last answer: a client without owner ends its requests
+        for name, answer in asked.create_topics(wanted, request_timeout=self._timeout_s).items():
             try:
-                answer.result(TIMEOUT_S)
+                answer.result(self._timeout_s)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise MachineError(
                         f"topic {name!r} cannot be created", got=error.args[0].str()
                     ) from error
             except TimeoutError as error:
-                raise self._unreachable(error) from error
+                raise self._unreachable(f"no answer within {self._timeout_s:.0f} s") from error
 
     def end_offsets(self, topics: Iterable[str]) -> dict[tuple[str, int], int]:
         """The offset behind the last record of every partition; a topic that does not exist has none."""
         known = self.partitions()
-        places = [
-            TopicPartition(topic, partition) for topic in topics for partition in range(known.get(topic, 0))
-        ]
-        reader = self._reader()
-        try:
-            return {
-                (place.topic, place.partition): reader.get_watermark_offsets(place, timeout=TIMEOUT_S)[1]
-                for place in places
-            }
-        except KafkaException as error:
-            raise self._unreachable(error) from error
+        return {
+            (topic, partition): self._end(TopicPartition(topic, partition))
+            for topic in topics
+            for partition in range(known.get(topic, 0))
+        }
 
     def committed(self, group: str, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """The offsets that a group has committed; a partition without one is left out."""
         asked = [TopicPartition(topic, partition) for topic, partition in partitions]
-        try:
-            answer = self._reader(group).committed(asked, timeout=TIMEOUT_S) if asked else []
-        except KafkaException as error:
-            raise self._unreachable(error) from error
+        if not asked:
+            return {}
+        answer = self._ask(lambda reader, seconds: reader.committed(asked, timeout=seconds), group)
         return {(entry.topic, entry.partition): entry.offset for entry in answer if entry.offset >= 0}
 
     def read(self, topics: Iterable[str]) -> Iterator[Message]:
         """Every record of the topics that is there at the time of the call, partition by partition."""
         ends = {place: end for place, end in self.end_offsets(topics).items() if end > 0}
-        reader = consumer(self.bootstrap)
+        reader = consumer(self.log)
         try:
             reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in ends])
             while ends:
                 first = reader.poll(READ_TIMEOUT_S)
                 if first is None:
-                    raise MachineError(f"log {self.bootstrap} sent nothing for {READ_TIMEOUT_S:.0f} s")
+                    raise MachineError(f"log {self.log} sent nothing for {READ_TIMEOUT_S:.0f} s")
                 # consume alone would wait for a full batch; with no time to wait it takes what is there.
                 messages = [first, *reader.consume(BATCH_RECORDS, 0)]
                 for message in messages:
@@ -162,18 +222,46 @@ class Client:
         finally:
             reader.close()
 
+    def _end(self, place: TopicPartition) -> int:
+        return int(self._ask(lambda reader, seconds: reader.get_watermark_offsets(place, timeout=seconds))[1])
+
     def _reader(self, group: str = READER) -> Consumer:
         """One connection for all questions about a group."""
-        if group not in self._readers:
-            self._readers[group] = consumer(self.bootstrap, group=group)
-        return self._readers[group]
+        with self._lock:
+            if group not in self._readers:
+                self._readers[group] = consumer(self.log, group=group, error_cb=self._note)
+            return self._readers[group]
 
-    def _unreachable(self, error: Exception) -> MachineError:
-        known = bool(error.args) and isinstance(error.args[0], KafkaError)
-        reason = error.args[0].str() if known else f"no answer within {TIMEOUT_S:.0f} s"
-        return MachineError(
-            f"log {self.bootstrap} does not answer", got=reason, hint="is the broker running?"
-        )
+    def _ask(self, question: Callable[[Consumer, float], Any], group: str = READER) -> Any:
+        """Asks again while the log is away: a client that has just lost its connection answers at once that it is down."""
+        reader = self._reader(group)
+        limit = self._clock.monotonic() + self._timeout_s
+        while True:
+            try:
+                return question(reader, min(ASK_S, max(0.1, limit - self._clock.monotonic())))
+            except KafkaException as error:
+                reader.poll(0)  # calls _note with what the library has met meanwhile
+                failure = self._refusal or error.args[0]
+                if failure.name() not in AWAY or self._clock.monotonic() >= limit:
+                    raise self._unreachable(failure.str(), failure.name()) from error
+            self._pause.wait(RETRY_S)
+
+    def _note(self, error: KafkaError) -> None:
+        if error.name() in REFUSED:
+            self._refusal = error
+
+    def _unreachable(self, reason: str, name: str = "") -> MachineError:
+        if name in REFUSED:
+            return MachineError(
+                f"log {self.log} refuses the connection",
+                got=reason,
+                hint="see log_user, log_password and log_ca in the settings",
+            )
+        return MachineError(f"log {self.log} does not answer", got=reason, hint="is the broker running?")
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
 
 
 def _sound(message: Message, ends: dict[tuple[str, int], int]) -> Iterator[Message]:

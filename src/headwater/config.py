@@ -6,6 +6,7 @@ and the nearest right one; nothing is guessed and nothing is ignored.
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +14,17 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from headwater.access import Access
 from headwater.errors import UsageError
 
 __all__ = ["Settings", "load"]
 
 FILE = "headwater.toml"
 PREFIX = "HEADWATER_"
+TABLES = {"users", "log_options"}
+"""Settings that are tables; in the environment, JSON objects."""
+SECRET = TABLES | {"log_password"}
+"""Settings whose value is never printed."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
@@ -27,7 +33,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """All settings with their defaults. ``docs/settings.md`` explains each one."""
 
     log: str = "embedded:./data"
-    """``embedded:DIR`` runs our own broker on DIR; ``kafka://host:port[,host:port]`` uses Apache Kafka."""
+    """``embedded:DIR`` runs our own broker on DIR; ``kafka://host:port[,host:port]`` uses Apache Kafka, ``kafkas://…`` over TLS."""
+    log_user: str = ""
+    """Who we are to the log (SASL PLAIN); for an embedded log with users, the first of them."""
+    log_password: str = ""
+    """The password of that user; for an embedded log, that of the users table."""
+    log_ca: str = ""
+    """PEM file of the authorities whose certificate the log may show; else the machine's, or an embedded log's own."""
+    log_options: dict[str, str] = {}
+    """Further options of Kafka clients, like ``sasl.mechanism``; ``java.`` or ``librdkafka.`` in front: only for that one."""
     flush: Literal["commit", "os"] = "commit"
     """When an embedded write counts as done: synced to the disk, or handed to the operating system."""
     spark: str = "local[*,4]"
@@ -55,6 +69,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     trigger_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 200
     """Milliseconds between two micro-batches of a view; without new records there is no batch."""
 
+    def __repr__(self) -> str:
+        """Without secrets: settings may end up in a log or a traceback."""
+        shown = {
+            key: "…" if key in SECRET and value else value
+            for key, value in msgspec.structs.asdict(self).items()
+        }
+        return f"Settings({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
+
     def environ(self) -> dict[str, str]:
         """The settings as a child process reads them, whatever file or environment they came from."""
         values = msgspec.structs.asdict(self)
@@ -75,7 +97,23 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """The ``host:port`` list that Kafka clients are given."""
         if self.embedded is not None:
             return f"{self.host}:{self.broker_port}"
-        return self.log.removeprefix("kafka://")
+        return self.log.partition("://")[2]
+
+    @property
+    def access(self) -> Access:
+        """How clients of the log reach it; our own parts use an embedded log as the first of its users."""
+        if self.embedded is None:
+            tls, ca, user, password = (
+                self.log.startswith("kafkas://"),
+                self.log_ca,
+                self.log_user,
+                self.log_password,
+            )
+        else:
+            tls, ca = bool(self.tls_certificate), self.log_ca or self.tls_certificate
+            user = self.log_user or next(iter(self.users), "")
+            password = self.log_password or self.users.get(user, "")
+        return Access(self.bootstrap, tls, ca, user, password, self.log_options)
 
     @property
     def data(self) -> Path:
@@ -98,10 +136,11 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None, **o
         settings = msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
         key = str(error).rpartition("$.")[2].rstrip("`")
-        raise UsageError(
-            f"setting {key!r} is wrong", got=repr(values.get(key)), expected=_expected(error)
-        ) from error
+        key = re.split(r"\W", key)[0]
+        got = "a value of another type" if key in SECRET else repr(values.get(key))
+        raise UsageError(f"setting {key!r} is wrong", got=got, expected=_expected(error)) from None
     _check_urls(settings)
+    _check_access(settings)
     return settings
 
 
@@ -123,7 +162,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
     for key, value in environ.items():
         if key.startswith(PREFIX):
             name = key.removeprefix(PREFIX).lower()
-            values[name] = _table(name, value) if name == "users" else value
+            values[name] = _table(name, value) if name in TABLES else value
     return values
 
 
@@ -132,7 +171,7 @@ def _table(name: str, text: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         expected = 'a JSON object like {"alice": "secret"}'
-        raise UsageError(f"setting {name!r} is wrong", got=repr(text), expected=expected) from error
+        raise UsageError(f"setting {name!r} is wrong: {error}", expected=expected) from None
 
 
 def _check_known(key: str) -> None:
@@ -149,9 +188,33 @@ def _expected(error: msgspec.ValidationError) -> str:
     return text.removeprefix("Expected ").partition(", got")[0]
 
 
+def _check_access(settings: Settings) -> None:
+    """What would otherwise show only as a log that does not answer."""
+    user = settings.log_user
+    if settings.embedded is not None and user and user not in settings.users:
+        raise UsageError(
+            "setting 'log_user' is no user of the embedded log", got=repr(user), expected="a name in 'users'"
+        )
+    if settings.embedded is None and bool(user) != bool(settings.log_password):
+        raise UsageError("settings 'log_user' and 'log_password' belong together", got="only one of them")
+    if settings.log_ca and not Path(settings.log_ca).is_file():
+        raise UsageError("setting 'log_ca' names no file", got=repr(settings.log_ca))
+    if settings.log_ca and not settings.access.tls and "security.protocol" not in settings.log_options:
+        raise UsageError(
+            "setting 'log_ca' has no effect", got="a log without TLS", hint='write log = "kafkas://…"'
+        )
+
+
 def _check_urls(settings: Settings) -> None:
+    if settings.embedded is None and "@" in settings.log:
+        raise UsageError(
+            "setting 'log' is wrong",
+            got="an address with a user in it",
+            expected="kafkas://host:port",
+            hint="name the user with log_user and log_password",
+        )
     schemes = {
-        "log": ("embedded:", "kafka://"),
+        "log": ("embedded:", "kafka://", "kafkas://"),
         "spark": ("local", "spark://"),
         "store": ("sqlite:",),
     }

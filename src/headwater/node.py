@@ -79,7 +79,7 @@ class Node:
         if self.settings.embedded is not None:
             self.supervisor.start(self._broker())
         else:
-            Client(self.settings.bootstrap).partitions()
+            Client(self.settings.access).partitions()
 
     def start_views(self) -> None:
         """Spark and the console together: neither waits for the other."""
@@ -91,7 +91,7 @@ class Node:
         return Part(name, command(name, *arguments), environ=self._environ, restart=False, ready_s=ready_s)
 
     def _broker(self) -> Part:
-        client = Client(self.settings.bootstrap)
+        client = Client(self.settings.access)
         arguments = ("--data", str(self.settings.embedded), "--port", str(self.settings.broker_port))
         return Part(
             "broker",
@@ -138,7 +138,7 @@ def serve_console(settings: Settings, info: Info) -> None:
         server.should_exit = True
 
     names = [view.name for view in info.views]
-    delivery = Delivery(settings.bootstrap, names, settings.views, hub.publish, on_failure=on_failure)
+    delivery = Delivery(settings.access, names, settings.views, hub.publish, on_failure=on_failure)
     delivery.start()
     try:
         server.run()

@@ -121,8 +121,8 @@ def test_a_topic_made_again_under_the_same_name_rebuilds_its_table(log, deliver,
     first.stop()
     before = table(view).position()
     log.delete(view)
-    wait_until(lambda: view not in Client(log.bootstrap).partitions(), 20, "the deletion")
-    log = ViewLog(log.bootstrap)  # a producer that never knew the old topic
+    wait_until(lambda: view not in Client(log.log).partitions(), 20, "the deletion")
+    log = ViewLog(log.log)  # a producer that never knew the old topic
     log.create(view, partitions=2)
     log.put(view, {f"new{n}": {"n": n} for n in range(9)}, partition=0)  # more than before: only the id tells
     log.put(view, {"other": {"n": 9}}, partition=1)
@@ -194,9 +194,9 @@ def test_a_killed_writer_leaves_rows_and_position_that_belong_together(log, tabl
         stop.set()
         producing.join()
 
-    last = Delivery(log.bootstrap, [view], tmp_path / "views", lambda *_: None)
+    last = Delivery(log.log, [view], tmp_path / "views", lambda *_: None)
     last.start()
-    ends = {place[1]: end for place, end in Client(log.bootstrap).end_offsets([view]).items()}
+    ends = {place[1]: end for place, end in Client(log.log).end_offsets([view]).items()}
     wait_until(lambda: table(view).position().of(view) == ends, 30, "the end of the log")
     last.stop()
     assert stored(table(view)) == log.expected(view)
@@ -242,7 +242,7 @@ def test_twenty_idle_views_cost_next_to_nothing(log, deliver):
 
 def _run_and_kill(log, view, tmp_path, commits):
     """Runs a writer in a process of its own and kills it right after so many commits."""
-    command = [sys.executable, "-c", WRITER, log.bootstrap, view, str(tmp_path / "views")]
+    command = [sys.executable, "-c", WRITER, log.log, view, str(tmp_path / "views")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     for _ in range(commits):
         assert process.stdout.readline()

@@ -131,7 +131,7 @@ def revenue(log) -> str:
 
 @pytest.fixture
 def console(log, revenue, tmp_path):
-    found = Console(log.bootstrap, tmp_path / "views", {revenue: ("window", "country")})
+    found = Console(log.log, tmp_path / "views", {revenue: ("window", "country")})
     found.start()
     yield found
     found.stop()

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from confluent_kafka import KafkaError, Message
 
+from headwater.access import Log
 from headwater.client import Client, producer
 from headwater.clock import Clock, SystemClock
 from headwater.demo.event import TOPICS
@@ -22,7 +23,7 @@ FLUSH_S = 120.0
 
 def feed(
     traffic: Traffic,
-    bootstrap: str,
+    log: Log,
     *,
     partitions: int,
     tally: Path,
@@ -33,9 +34,9 @@ def feed(
 
     The tally file appears, in one step, only when nothing was lost: it counts exactly what is in the log.
     """
-    Client(bootstrap).ensure_topics(TOPICS.values(), partitions)
+    Client(log).ensure_topics(TOPICS.values(), partitions)
     lost: list[str] = []
-    sender = producer(bootstrap, **{"on_delivery": _noted(lost), "linger.ms": 20})
+    sender = producer(log, **{"on_delivery": _noted(lost), "linger.ms": 20})
     _send(traffic, sender, stop, clock or SystemClock())
     left = sender.flush(FLUSH_S)
     if left or lost:

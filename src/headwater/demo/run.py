@@ -88,7 +88,7 @@ class Demo:
                 self._await(node, page, "", self._traffic_limit_s(), lambda: _running(node, "traffic"))
                 what = "the views to catch up with the log"
                 self._await(
-                    node, page, what, CAUGHT_UP_S, partial(self._lag, Client(node.settings.bootstrap), page)
+                    node, page, what, CAUGHT_UP_S, partial(self._lag, Client(node.settings.access), page)
                 )
                 return self._check(node, page)
         except Interrupted:
@@ -111,7 +111,7 @@ class Demo:
     def _start(self, node: Node, page: Page) -> None:
         """Log, then Spark and console, then traffic, with the seconds that each took."""
         node.start_log()
-        _ensure_no_records(Client(node.settings.bootstrap), node.settings.log)
+        _ensure_no_records(Client(node.settings.access), node.settings.log)
         self._report.ready("log", node.settings.bootstrap, self._elapsed())
         self._report.say("starting Spark and the console …")
         node.start_views()
@@ -174,7 +174,7 @@ class Demo:
     def _check(self, node: Node, page: Page) -> int:
         """Compares what the page shows with a batch run and with the generator, and prints the verdict."""
         shown = {name: page.rows(name) for name in self._graph.views}
-        client = Client(node.settings.bootstrap)
+        client = Client(node.settings.access)
         figures = msgspec.json.decode(_tally(node).read_bytes(), type=Figures)
         invalid = {
             topic: len({record.key() for record in client.read([f"{topic}.invalid"])})

@@ -16,8 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from headwater import java
+from headwater.access import Access
+from headwater.client import Client
 from headwater.config import Settings, load
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, MachineError
 from headwater.pipeline import jars
 
 __all__ = ["Finding", "examine", "report"]
@@ -122,7 +124,7 @@ def _places(settings: Settings) -> Iterator[Finding]:
         yield _port("broker port", settings.host, settings.broker_port, "HEADWATER_BROKER_PORT")
         yield from _folder("data folder", settings.embedded)
     else:
-        yield _server(settings.bootstrap)
+        yield _server(settings.access)
     yield _port("console port", settings.host, settings.console_port, "HEADWATER_CONSOLE_PORT")
     yield from _folder("view folder", settings.views)
 
@@ -140,18 +142,13 @@ def _port(name: str, host: str, port: int, variable: str) -> Finding:
         )
 
 
-def _server(bootstrap: str) -> Finding:
-    host, _, port = bootstrap.partition(",")[0].rpartition(":")
+def _server(log: Access) -> Finding:
     try:
-        with socket.create_connection((host, int(port)), timeout=5):
-            return Finding("log", ok=True, found=f"{bootstrap} answers")
-    except (OSError, ValueError) as error:
-        return Finding(
-            "log",
-            ok=False,
-            found=f"{bootstrap}: {error}",
-            advice="start that Kafka, or correct HEADWATER_LOG",
-        )
+        Client(log, timeout_s=5).partitions()
+    except MachineError as error:
+        advice = "start that Kafka, or correct HEADWATER_LOG"
+        return Finding("log", ok=False, found=f"{error.what}: {error.got}", advice=advice)
+    return Finding("log", ok=True, found=f"{log} answers")
 
 
 def _folder(name: str, folder: Path) -> Iterator[Finding]:

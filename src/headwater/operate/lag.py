@@ -4,7 +4,8 @@ import msgspec
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
-from headwater.client import TIMEOUT_S, admin, consumer
+from headwater.access import Log
+from headwater.client import TIMEOUT_S, Client, admin, consumer
 from headwater.clock import Clock, SystemClock
 from headwater.errors import MachineError
 
@@ -48,9 +49,10 @@ class Lag(msgspec.Struct, frozen=True):
         return self.lost_in_seconds < WARN_SHARE * self.retention_seconds
 
 
-def lags(bootstrap: str, group: str | None = None, clock: Clock | None = None) -> list[Lag]:
+def lags(log: Log, group: str | None = None, clock: Clock | None = None) -> list[Lag]:
     """The lag of every group, or of one, in each partition that it has committed an offset of."""
-    client = admin(bootstrap)
+    Client(log).partitions()  # says what is wrong with the log, which an admin request does not
+    client = admin(log)
     try:
         names = (
             [group]
@@ -73,9 +75,9 @@ def lags(bootstrap: str, group: str | None = None, clock: Clock | None = None) -
         retention = {topic: _retention_seconds(client, topic) for topic, _ in places}
     except (KafkaException, TimeoutError) as error:
         raise MachineError(
-            f"log {bootstrap} does not answer", got=str(error), hint="is the broker running?"
+            f"log {log} does not answer", got=str(error), hint="is the broker running?"
         ) from error
-    reader = consumer(bootstrap)
+    reader = consumer(log)
     now_ms = (clock or SystemClock()).now_ms()
     try:
         return [

@@ -7,9 +7,11 @@ from typing import BinaryIO
 import msgspec
 from confluent_kafka import KafkaError, Message, TopicPartition
 
+from headwater.access import Log
 from headwater.client import TIMEOUT_S, Client, consumer, producer
-from headwater.errors import MachineError, UsageError
+from headwater.errors import HeadwaterError, MachineError, UsageError
 from headwater.operate.replay import offset_of, parse_point
+from headwater.partition import Partitioner
 
 __all__ = ["Printed", "read", "write"]
 
@@ -34,9 +36,11 @@ class Printed(msgspec.Struct, frozen=True):
         return f"{'' if self.key is None else self.key + ' '}{self.value or ''}\n".encode()
 
 
-def write(bootstrap: str, topic: str, lines: BinaryIO, key_separator: str | None) -> int:
+def write(
+    log: Log, topic: str, lines: BinaryIO, key_separator: str | None, partitioner: Partitioner = "key"
+) -> int:
     """Sends each line as a record; returns how many were acknowledged, all of them or MachineError."""
-    writer = producer(bootstrap, **{"message.timeout.ms": 60_000})
+    writer = producer(log, partitioner=partitioner, **{"message.timeout.ms": 60_000})
     failures: list[KafkaError] = []
     count = 0
     for raw in lines:
@@ -52,6 +56,8 @@ def write(bootstrap: str, topic: str, lines: BinaryIO, key_separator: str | None
             writer.produce(
                 topic, value, key, on_delivery=lambda error, _: failures.append(error) if error else None
             )
+        except HeadwaterError:
+            raise
         except Exception as error:
             raise UsageError(f"line {count + 1} cannot be sent", got=str(error)) from error
         count += 1
@@ -63,13 +69,13 @@ def write(bootstrap: str, topic: str, lines: BinaryIO, key_separator: str | None
     return count
 
 
-def read(bootstrap: str, topic: str, first: str, *, count: int | None, end: bool) -> Iterator[Printed]:
+def read(log: Log, topic: str, first: str, *, count: int | None, end: bool) -> Iterator[Printed]:
     """Records from a place on; without ``count`` and ``end`` for ever."""
-    partitions = Client(bootstrap).partitions()
+    partitions = Client(log).partitions()
     if topic not in partitions:
         raise UsageError(f"there is no topic {topic!r}", hint="headwater topic list shows what there is")
     point = parse_point(first)
-    reader = consumer(bootstrap)
+    reader = consumer(log)
     try:
         places = [TopicPartition(topic, p) for p in range(partitions[topic])]
         reader.assign([TopicPartition(topic, p.partition, offset_of(reader, p, point)) for p in places])

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from headwater.access import Log
 from headwater.client import TIMEOUT_S, Client, consumer, producer
 from headwater.errors import MachineError, UsageError
 
@@ -38,10 +39,10 @@ def parse_point(text: str) -> str | int | datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def reset(bootstrap: str, group: str, topic: str, to: str | int | datetime, *, dry_run: bool) -> list[Move]:
+def reset(log: Log, group: str, topic: str, to: str | int | datetime, *, dry_run: bool) -> list[Move]:
     """Moves a group without members to a place in every partition of a topic."""
-    count = _partitions(bootstrap, topic)
-    reader = consumer(bootstrap, group=group)
+    count = _partitions(log, topic)
+    reader = consumer(log, group=group)
     try:
         moves = []
         for partition in range(count):
@@ -60,18 +61,16 @@ def reset(bootstrap: str, group: str, topic: str, to: str | int | datetime, *, d
     return moves
 
 
-def replay(
-    bootstrap: str, topic: str, into: str, first: str | int | datetime, last: str | int | datetime
-) -> int:
+def replay(log: Log, topic: str, into: str, first: str | int | datetime, last: str | int | datetime) -> int:
     """Copies the records of a topic between two places into a new topic, partition by partition, with keys, headers and times."""
-    client = Client(bootstrap)
-    count = _partitions(bootstrap, topic)
+    client = Client(log)
+    count = _partitions(log, topic)
     if into in client.partitions():
         raise UsageError(
             f"topic {into!r} exists", hint="a replay goes into a topic of its own; choose another name"
         )
     client.ensure_topics([into], count)
-    reader, writer = consumer(bootstrap), producer(bootstrap)
+    reader, writer = consumer(log), producer(log)
     copied, failures = 0, []
     try:
         for partition in range(count):
@@ -99,8 +98,8 @@ def replay(
     return copied
 
 
-def _partitions(bootstrap: str, topic: str) -> int:
-    known = Client(bootstrap).partitions()
+def _partitions(log: Log, topic: str) -> int:
+    known = Client(log).partitions()
     if topic not in known:
         raise UsageError(f"there is no topic {topic!r}", hint="headwater topic list shows what there is")
     return known[topic]

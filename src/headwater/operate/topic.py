@@ -4,6 +4,7 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
+from headwater.access import Log
 from headwater.client import TIMEOUT_S, Client, admin
 from headwater.errors import MachineError, UsageError
 
@@ -42,11 +43,11 @@ class TopicShape(msgspec.Struct, frozen=True):
         return max(p.records for p in self.partitions) / mean if mean else 1.0
 
 
-def describe(bootstrap: str, name: str) -> TopicShape:
-    known = Client(bootstrap).partitions()
+def describe(log: Log, name: str) -> TopicShape:
+    known = Client(log).partitions()
     if name not in known:
         raise UsageError(f"there is no topic {name!r}", hint="headwater topic list shows what there is")
-    client = admin(bootstrap)
+    client = admin(log)
     resource = ConfigResource(ResourceType.TOPIC, name)
     try:
         settings = client.describe_configs([resource])[resource].result(TIMEOUT_S)
@@ -54,21 +55,23 @@ def describe(bootstrap: str, name: str) -> TopicShape:
             _offsets(client, name, known[name], spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
         )
     except (KafkaException, TimeoutError) as error:
-        raise MachineError(f"log {bootstrap} does not answer", got=str(error)) from error
+        raise MachineError(f"log {log} does not answer", got=str(error)) from error
     config = {key: entry.value for key, entry in settings.items() if entry.source == SET_FOR_TOPIC}
     return TopicShape(config, tuple(PartitionShape(i, starts[i], ends[i]) for i in range(known[name])))
 
 
-def create(bootstrap: str, name: str, partitions: int, config: dict[str, str]) -> None:
-    client = admin(bootstrap)
+def create(log: Log, name: str, partitions: int, config: dict[str, str]) -> None:
+    Client(log).partitions()  # says what is wrong with the log, which an admin request does not
+    client = admin(log)
     try:
         client.create_topics([NewTopic(name, partitions, -1, config=config)])[name].result(TIMEOUT_S)
     except KafkaException as error:
         raise UsageError(f"topic {name!r} cannot be created", got=error.args[0].str()) from error
 
 
-def delete(bootstrap: str, name: str) -> None:
-    client = admin(bootstrap)
+def delete(log: Log, name: str) -> None:
+    Client(log).partitions()  # same
+    client = admin(log)
     try:
         client.delete_topics([name])[name].result(TIMEOUT_S)
     except KafkaException as error:

@@ -9,6 +9,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from headwater.access import Log, access
 from headwater.pipeline.topics import Positions
 
 __all__ = ["Groups", "group"]
@@ -24,9 +25,9 @@ def group(view: str) -> str:
 class Groups:
     """The groups of all views of a log. Any thread may call. Spark itself goes on from its checkpoints, never from here."""
 
-    def __init__(self, spark: SparkSession, bootstrap: str) -> None:
+    def __init__(self, spark: SparkSession, log: Log) -> None:
         self._jvm: Any = spark._jvm  # noqa: SLF001
-        self._bootstrap = bootstrap
+        self._log = access(log)
 
     def commit(self, view: str, positions: Positions) -> bool:
         """Commits a view's positions; False when the log has not confirmed it in time, which spoils nothing."""
@@ -54,6 +55,7 @@ class Groups:
     @functools.cached_property
     def _admin(self) -> Any:
         settings = self._jvm.java.util.Properties()
-        settings.setProperty("bootstrap.servers", self._bootstrap)
+        for name, value in self._log.java().items():
+            settings.setProperty(name, value)
         settings.setProperty("client.id", "headwater-groups")
         return self._jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)

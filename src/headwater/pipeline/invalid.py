@@ -77,7 +77,7 @@ class InvalidRecords:
     def _publish(self, spark: SparkSession, stream: Stream, starts: Positions, ends: Positions) -> None:
         self._topics.ensure([topic(name) for name in ends], self._partitions, compact=True)
         failed: list[str] = []
-        for row in source.invalid(spark, self._topics.bootstrap, stream, starts, ends).toLocalIterator():
+        for row in source.invalid(spark, self._topics.log, stream, starts, ends).toLocalIterator():
             value = None if row.value is None else bytes(row.value)
             self._send(
                 Invalid(row.topic, row.partition, row.offset, reason(value, stream.type), _text(value)),
@@ -99,7 +99,7 @@ class InvalidRecords:
 
     @functools.cached_property
     def _producer(self) -> Producer:
-        return producer(self._topics.bootstrap)
+        return producer(self._topics.log)
 
 
 def _text(value: bytes | None) -> str | None:

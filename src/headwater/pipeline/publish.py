@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
+from headwater.access import Log, access
 from headwater.graph import View
 from headwater.pipeline import wire
 from headwater.pipeline.checkpoint import Checkpoint
@@ -26,9 +27,9 @@ class Stopping(Exception):  # noqa: N818 (not an error: it ends a query between 
     """Raised instead of taking another batch once the runner is stopping."""
 
 
-def sink_options(bootstrap: str, view: View) -> dict[str, str]:
+def sink_options(log: Log, view: View) -> dict[str, str]:
     """Options of Spark's Kafka sink for a view's topic."""
-    return {"kafka.bootstrap.servers": bootstrap, "topic": view.name}
+    return {**access(log).spark(), "topic": view.name}
 
 
 class Publisher:
@@ -38,13 +39,13 @@ class Publisher:
     """
 
     def __init__(
-        self, view: View, checkpoint: Checkpoint, bootstrap: str, groups: Groups, invalid: InvalidRecords
+        self, view: View, checkpoint: Checkpoint, log: Log, groups: Groups, invalid: InvalidRecords
     ) -> None:
         self.stopping = threading.Event()
         self.failure: Exception | None = None
         self._view = view
         self._checkpoint = checkpoint
-        self._bootstrap = bootstrap
+        self._log = log
         self._groups = groups
         self._invalid = invalid
         self._run = checkpoint.run()
@@ -71,7 +72,7 @@ class Publisher:
         if self._sql is None:
             self._sql = wire.expressions(rows.schema, self._view)
         records = wire.records(rows, self._sql, view=self._view.name, run=self._run, batch=str(batch))
-        records.write.format("kafka").options(**sink_options(self._bootstrap, self._view)).save()
+        records.write.format("kafka").options(**sink_options(self._log, self._view)).save()
         counts = _observed(self._query)
         if any(counts.values()):
             starts, ends = self._checkpoint.starts(batch), self._checkpoint.ends(batch)

@@ -47,7 +47,7 @@ class Runner:
         self.graph = app.graph()
         self._app = app
         self._clock = clock or SystemClock()
-        self._topics = Topics(settings.bootstrap)
+        self._topics = Topics(settings.access)
         self._invalid = InvalidRecords(self._topics, self.graph, settings.partitions)
         self._queries: dict[str, StreamingQuery] = {}
         self._publishers: dict[str, Publisher] = {}
@@ -112,7 +112,7 @@ class Runner:
     def _launch(self, *, once: bool) -> None:
         self._make_topics()
         spark = session.start(self.settings, slots=self._slots(), import_folder=self._app.folder)
-        self._groups = Groups(spark, self.settings.bootstrap)
+        self._groups = Groups(spark, self.settings.access)
         built = {name: self._build(spark, view) for name, view in self.graph.views.items()}
         try:
             for name, frame in built.items():
@@ -138,7 +138,7 @@ class Runner:
         return sum(self._tasks(view) for view in self.graph.views.values())
 
     def _tasks(self, view: View) -> int:
-        known, shards = self._topics.names(), self.settings.partitions
+        known, shards = self._topics.partitions(), self.settings.partitions
         topics = {
             topic
             for stream in self.graph.inputs(view).values()
@@ -150,7 +150,7 @@ class Runner:
     def _build(self, spark: SparkSession, view: View) -> DataFrame:
         realtime = view.latency == "realtime"
         inputs = {
-            parameter: source.stream(spark, self.settings.bootstrap, stream, self.graph, realtime=realtime)
+            parameter: source.stream(spark, self.settings.access, stream, self.graph, realtime=realtime)
             for parameter, stream in self.graph.inputs(view).items()
         }
         frame = query.build(spark, view, inputs)
@@ -162,7 +162,7 @@ class Runner:
         if view.latency == "realtime" and not once:
             writer = self._realtime_writer(view, frame, checkpoint)
         else:
-            publisher = Publisher(view, checkpoint, self.settings.bootstrap, self._groups, self._invalid)
+            publisher = Publisher(view, checkpoint, self.settings.access, self._groups, self._invalid)
             self._publishers[view.name] = publisher
             writer = frame.writeStream.foreachBatch(publisher)
             writer = (
@@ -190,7 +190,7 @@ class Runner:
         self._settlements[view.name] = Settlement(view, checkpoint, self._groups, self._invalid)
         sql = wire.expressions(frame.schema, view)
         records = wire.records(frame, sql, view=view.name, run=checkpoint.run(), batch="realtime")
-        options = sink_options(self.settings.bootstrap, view)
+        options = sink_options(self.settings.access, view)
         return records.writeStream.format("kafka").options(**options).trigger(realTime=REALTIME_BATCH)
 
     def _interval(self) -> str:
@@ -248,7 +248,7 @@ def rows(app: App, settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
 def _batch(app: App, settings: Settings, graph: Graph, view: View) -> DataFrame:
     spark = session.start(settings, import_folder=app.folder)
     inputs = {
-        parameter: source.batch(spark, settings.bootstrap, stream, graph)
+        parameter: source.batch(spark, settings.access, stream, graph)
         for parameter, stream in graph.inputs(view).items()
     }
     frame = query.build(spark, view, inputs)

@@ -11,6 +11,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from headwater.access import Log, access
 from headwater.graph import Graph, Stream
 from headwater.pipeline.topics import Positions, pattern
 from headwater.schema import Column, columns
@@ -40,9 +41,9 @@ CORRUPT = "_corrupt"
 VALID = "_valid"
 
 
-def stream(spark: SparkSession, bootstrap: str, spec: Stream, graph: Graph, *, realtime: bool) -> DataFrame:
+def stream(spark: SparkSession, log: Log, spec: Stream, graph: Graph, *, realtime: bool) -> DataFrame:
     """The stream's valid events as a streaming DataFrame with watermark."""
-    reader = spark.readStream.format("kafka").options(**READ, **_subscription(bootstrap, spec, graph))
+    reader = spark.readStream.format("kafka").options(**READ, **_subscription(log, spec, graph))
     if not realtime:
         reader = reader.option("maxOffsetsPerTrigger", BATCH_RECORDS_MAX).option(
             "kafka.fetch.max.wait.ms", FETCH_WAIT_MS
@@ -51,18 +52,16 @@ def stream(spark: SparkSession, bootstrap: str, spec: Stream, graph: Graph, *, r
     return _events(parsed.observe(f"{INVALID} {spec.name}", F.count_if(~F.col(VALID)).alias("records")), spec)
 
 
-def batch(spark: SparkSession, bootstrap: str, spec: Stream, graph: Graph) -> DataFrame:
+def batch(spark: SparkSession, log: Log, spec: Stream, graph: Graph) -> DataFrame:
     """The same events as an ordinary DataFrame over all that the log holds now."""
-    raw = spark.read.format("kafka").options(**READ, **_subscription(bootstrap, spec, graph)).load()
+    raw = spark.read.format("kafka").options(**READ, **_subscription(log, spec, graph)).load()
     return _events(_parsed(raw, spec, _kept(spec)), spec)
 
 
-def invalid(
-    spark: SparkSession, bootstrap: str, spec: Stream, starts: Positions, ends: Positions
-) -> DataFrame:
+def invalid(spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends: Positions) -> DataFrame:
     """The invalid records between two positions, as topic, partition, offset, value."""
     options = {
-        "kafka.bootstrap.servers": bootstrap,
+        **access(log).spark(),
         "assign": json.dumps({topic: list(partitions) for topic, partitions in ends.items()}),
         "startingOffsets": json.dumps(
             {t: {p: starts.get(t, {}).get(p, -2) for p in partitions} for t, partitions in ends.items()}
@@ -74,9 +73,9 @@ def invalid(
     return _parsed(raw, spec, places).where(~F.col(VALID)).select(*places)
 
 
-def _subscription(bootstrap: str, spec: Stream, graph: Graph) -> dict[str, str]:
+def _subscription(log: Log, spec: Stream, graph: Graph) -> dict[str, str]:
     where = {"subscribe": spec.topic} if spec.pattern is None else {"subscribePattern": pattern(spec, graph)}
-    return {"kafka.bootstrap.servers": bootstrap, **where}
+    return {**access(log).spark(), **where}
 
 
 def _kept(spec: Stream) -> list[str]:

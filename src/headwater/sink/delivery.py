@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
+from headwater.access import Log, access
 from headwater.change import Change
+from headwater.client import consumer
 from headwater.clock import Clock, SystemClock
 from headwater.errors import HeadwaterError, MachineError
 from headwater.position import Position
@@ -30,6 +32,8 @@ IDLE_SECONDS = 0.25
 """How long one wait for a record lasts, and so how long `stop` may take."""
 SEARCH_SECONDS = 0.05
 """The same while a topic is still missing."""
+GROUP = "headwater.console"
+"""Required by the client; nothing is committed to it."""
 GONE = ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 
 OnCommit = Callable[[str, Sequence[Change], Position], None]
@@ -49,7 +53,7 @@ class Delivery:
 
     def __init__(
         self,
-        bootstrap: str,
+        log: Log,
         views: Sequence[str],
         folder: Path,
         on_commit: OnCommit,
@@ -57,7 +61,7 @@ class Delivery:
         on_failure: Callable[[Exception], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._bootstrap = bootstrap
+        self._log = access(log)
         self._views = tuple(views)
         self._folder = folder
         self._on_commit = on_commit
@@ -101,7 +105,7 @@ class Delivery:
                 view: SqliteTable(self._folder / f"{view}.db", self._clock) for view in self._views
             }
             self._consumer = self._connect()
-            watch = TopicWatch(self._bootstrap, self._views, self._clock)
+            watch = TopicWatch(self._log, self._views, self._clock)
             while not self._stopping.is_set():
                 for view, topic in watch.look().items():
                     self._follow(view, topic)
@@ -112,20 +116,15 @@ class Delivery:
             self._close(lock)
 
     def _connect(self) -> Any:
-        return Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": "headwater.console",  # required by the client; nothing is committed to it
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "error",
-                "queued.max.messages.kbytes": 16_384,
-                "fetch.queue.backoff.ms": 50,
-                "reconnect.backoff.max.ms": 1000,
-                "log_level": 0,
-                "error_cb": self._on_client_error,
-            }
-        )
+        settings = {
+            "enable.partition.eof": False,
+            "auto.offset.reset": "error",
+            "queued.max.messages.kbytes": 16_384,
+            "fetch.queue.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 1000,
+            "error_cb": self._on_client_error,
+        }
+        return consumer(self._log, group=GROUP, **settings)
 
     def _close(self, lock: FolderLock) -> None:
         for table in self._tables.values():
@@ -212,6 +211,6 @@ class Delivery:
     def _on_client_error(self, error: Any) -> None:
         if not self._away:
             logger.warning(
-                "the log at %s does not answer (%s); going on when it is back", self._bootstrap, error.str()
+                "the log at %s does not answer (%s); going on when it is back", self._log, error.str()
             )
         self._away = True

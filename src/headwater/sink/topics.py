@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
 
+from headwater.access import Log
+from headwater.client import admin
 from headwater.clock import Clock
 
 __all__ = ["Topic", "TopicWatch"]
@@ -34,11 +35,8 @@ class TopicWatch:
     One thread calls `look` over and over; an unreachable log gives no answer rather than a wrong one.
     """
 
-    def __init__(self, bootstrap: str, topics: Sequence[str], clock: Clock) -> None:
-        # Without log_level 0 librdkafka writes every failed connection to standard error.
-        self._admin = AdminClient(
-            {"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 1000}
-        )
+    def __init__(self, log: Log, topics: Sequence[str], clock: Clock) -> None:
+        self._admin = admin(log)
         self._topics = list(topics)
         self._clock = clock
         self._due = 0.0
