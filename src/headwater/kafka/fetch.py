@@ -81,15 +81,16 @@ def _topic(request: Request, topic: Message) -> Topic:
 def _read(fetching: _Fetching) -> tuple[list[Message], bool]:
     """The partitions' answers as of now, and whether they are enough to be sent: ``min_bytes``, or an error."""
     body = fetching.request.body
-    left, failed = body.max_bytes, False
+    most = min(body.max_bytes, fetching.request.answer_bytes_max)
+    left, failed = most, False
     parts = []
     for each in fetching.wanted:
-        first = left == body.max_bytes
+        first = left == most
         part = _read_partition(each, left, first=first, committed=body.isolation_level == READ_COMMITTED)
         left -= len(part.records)
         failed = failed or part.error_code != ErrorCode.NONE
         parts.append(part)
-    return parts, failed or body.max_bytes - left >= body.min_bytes
+    return parts, failed or most - left >= min(body.min_bytes, most)
 
 
 def _compose(fetching: _Fetching, parts: list[Message]) -> Message:
@@ -100,8 +101,11 @@ def _compose(fetching: _Fetching, parts: list[Message]) -> Message:
         name = wanted.topic.topic_id if version >= 13 else wanted.topic.topic
         if session is not None:
             seen = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
-            if not session.is_news((name, part.partition_index), seen, filled=bool(part.records)):
+            key = (name, part.partition_index)
+            if not session.is_news(key, seen, filled=bool(part.records)):
                 continue
+            if part.records:
+                session.put_last(key)
         if name not in topics:
             topics[name] = _FetchedTopic(
                 topic=wanted.topic.topic, topic_id=wanted.topic.topic_id, partitions=[]
