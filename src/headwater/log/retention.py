@@ -45,7 +45,7 @@ class Retention:
     async def look_after_all(self) -> None:
         """One round over all partitions."""
         for topic in tuple(self._catalog.topics.values()):
-            for partition in topic.partitions:
+            for partition in topic.partitions.used():
                 try:
                     await self.look_after(partition)
                 except OSError as error:
