@@ -71,6 +71,31 @@ def test_a_partition_is_told_when_it_has_news_and_only_then():
     scenario(steps)
 
 
+def test_a_partition_that_was_in_an_answer_waits_behind_the_others():
+    """Or the first partitions, always full, would leave no room for the last."""
+
+    async def steps(client, _):
+        for partition in (0, 1):
+            await client.produce("t", partition, [b"x" * 1000])
+        filled, session = [], 0
+        for epoch in range(4):
+            answer = await client.call(
+                "Fetch",
+                11,
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=500,
+                session_id=session,
+                session_epoch=epoch,
+                topics=wanted((0, 0), (1, 0)) if epoch == 0 else [],
+            )
+            session = answer.session_id
+            filled += [p.partition_index for t in answer.responses for p in t.partitions if p.records]
+        assert filled == [0, 1, 0, 1]
+
+    scenario(steps)
+
+
 def test_unknown_sessions_and_wrong_epochs_are_refused():
     async def steps(client, _):
         answer, _ = await fetch(client, 0, 0, wanted((0, 0)))

@@ -217,8 +217,8 @@ def test_retention_drops_whole_segments_by_age_and_by_size_and_never_the_active_
 
     partition.config = TopicConfig(segment_bytes=250, retention_bytes=0)
     look_after(partition, clock)
-    assert len(partition.segments) == 1
-    assert partition.log_start_offset == partition.segments[0].base_offset
+    assert len(partition.closed) == 0
+    assert partition.log_start_offset == partition.active.base_offset
     again = opened(disk, segment_bytes=250)
     assert (again.log_start_offset, again.end_offset) == (partition.log_start_offset, 6)
 

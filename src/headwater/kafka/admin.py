@@ -200,8 +200,8 @@ def describe_log_dirs(request: Request) -> Answer:
         if chosen is not None and topic.name not in chosen:
             continue
         parts = [
-            entry(partition_index=index, partition_size=partition.size_bytes)
-            for index, partition in enumerate(topic.partitions)
+            entry(partition_index=index, partition_size=topic.partitions.size_bytes(index))
+            for index in range(len(topic.partitions))
             if chosen is None or index in chosen[topic.name]
         ]
         topics.append(_folders.struct("results.topics")(name=topic.name, partitions=parts))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.kafka.codec import Layout, Message, layout
+from headwater.kafka.flow import ANSWER_BYTES_MAX
 from headwater.kafka.session import Sessions
 from headwater.log.broker import Broker
 
@@ -26,6 +27,8 @@ class Request(NamedTuple):
     """Where clients are told to find this broker."""
     sessions: Sessions
     authentication: "Authentication"
+    answer_bytes_max: int = ANSWER_BYTES_MAX
+    """Records in the answer, whatever the request asks for."""
 
 
 class Later:

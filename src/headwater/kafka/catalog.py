@@ -79,16 +79,17 @@ def _by_id(broker: Broker, wanted: Message) -> Topic:
 
 def _described(topic: Topic) -> Message:
     entry = _metadata.struct("topics.partitions")
+    offline = topic.partitions.offline()
     partitions = [
         entry(
-            error_code=ErrorCode.KAFKA_STORAGE_ERROR if partition.offline else ErrorCode.NONE,
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR if index in offline else ErrorCode.NONE,
             partition_index=index,
             leader_id=NODE_ID,
             leader_epoch=LEADER_EPOCH,
             replica_nodes=[NODE_ID],
             isr_nodes=[NODE_ID],
         )
-        for index, partition in enumerate(topic.partitions)
+        for index in range(len(topic.partitions))
     ]
     return _metadata.struct("topics")(
         name=topic.name, topic_id=topic.id, is_internal=topic.internal, partitions=partitions

@@ -86,16 +86,17 @@ def _is_enough(fetching: _Fetching) -> bool:
         if partition is None or not partition.is_readable(offset):
             return True
         found += partition.available_bytes(offset, committed=committed)
-    return found >= body.min_bytes  # type: ignore[no-any-return]
+    return found >= min(body.min_bytes, body.max_bytes, fetching.request.answer_bytes_max)  # type: ignore[no-any-return]
 
 
 def _read(fetching: _Fetching) -> list[Message]:
     """The partitions' answers as of now."""
     body = fetching.request.body
-    left, committed = body.max_bytes, body.isolation_level == READ_COMMITTED
+    most = min(body.max_bytes, fetching.request.answer_bytes_max)
+    left, committed = most, body.isolation_level == READ_COMMITTED
     parts = []
     for each in fetching.wanted:
-        part = _read_partition(each, left, first=left == body.max_bytes, committed=committed)
+        part = _read_partition(each, left, first=left == most, committed=committed)
         left -= len(part.records)
         parts.append(part)
     return parts
@@ -109,8 +110,11 @@ def _compose(fetching: _Fetching, parts: list[Message]) -> Message:
         name = wanted.topic.topic_id if version >= 13 else wanted.topic.topic
         if session is not None:
             seen = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
-            if not session.is_news((name, part.partition_index), seen, filled=bool(part.records)):
+            key = (name, part.partition_index)
+            if not session.is_news(key, seen, filled=bool(part.records)):
                 continue
+            if part.records:
+                session.put_last(key)
         if name not in topics:
             topics[name] = _FetchedTopic(
                 topic=wanted.topic.topic, topic_id=wanted.topic.topic_id, partitions=[]

@@ -2,13 +2,17 @@
 
 All connections read into one scratch buffer, since a read and its handling are one step of the event loop; only a frame
 that has not arrived whole has a buffer of its own, so an idle connection costs none. Each request goes to its handler
-at once, and the answers leave in the order of the requests, as Kafka's do. A connection stops reading while too many
-answers are outstanding or while its client does not take what was sent: a slow client costs its own time.
+at once, and the answers leave in the order of the requests, as Kafka's do. A connection handles nothing more while too many
+answers are outstanding, a fetch waits, or its client does not take what was sent: a slow client costs its own time. What all
+of them may hold together is the business of ``flow.py``.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
+import mmap
+import resource
 import signal
 import ssl
 import struct
@@ -23,6 +27,7 @@ from headwater.errors import MachineError, ProtocolError, Refused, UsageError
 from headwater.kafka import admin, catalog, fetch, group, produce, sasl, transaction
 from headwater.kafka.api import HANDLERS, Handler, Request, Waiting
 from headwater.kafka.codec import Message
+from headwater.kafka.flow import BUFFERED_BYTES_MAX, Flow
 from headwater.kafka.sasl import Authentication
 from headwater.kafka.session import Sessions
 from headwater.log.broker import Broker
@@ -37,6 +42,7 @@ FAMILIES = (admin, catalog, fetch, group, produce, sasl, transaction)
 REQUEST_BYTES_MAX = 104_857_600
 SCRATCH_BYTES = 1 << 18
 OUTSTANDING_MAX = 64
+FETCH = 1
 API_VERSIONS = 18
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -52,13 +58,36 @@ Reply = Waiting | list[Any]
 class Connection(asyncio.BufferedProtocol):
     """One client. The event loop calls it; everything in here is synchronous."""
 
+    __slots__ = (
+        "_authentication",
+        "_begun",
+        "_fetches",
+        "_filled",
+        "_held_bytes",
+        "_host",
+        "_queued_bytes",
+        "_reading",
+        "_replies",
+        "_rest",
+        "_server",
+        "_transport",
+        "_wants_room",
+        "_writable",
+    )
+
     def __init__(self, server: "Server") -> None:
         self._server = server
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._host = ""
-        self._begun: bytearray | None = None
+        self._begun: bytearray | mmap.mmap | None = None
         self._filled = 0
+        self._rest: memoryview | None = None
+        """What arrived and cannot be handled yet; nothing is read behind it."""
+        self._wants_room = False
+        self._held_bytes = 0
         self._replies: deque[tuple[Handler, int, int, Reply]] = deque()
+        self._queued_bytes = 0
+        self._fetches = 0
         self._writable = True
         self._reading = True
         self._authentication = Authentication(server.users)
@@ -73,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._server.connections.discard(self)
+        self._server.flow.forget(self)
         replies = list(self._replies)
         self._replies.clear()
         for *_, reply in replies:
@@ -85,14 +115,21 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(self._begun)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._begun is None:
+            self._take(self._server.scratch[:nbytes])
+            return
+        self._filled += nbytes
+        if self._filled == len(self._begun):
+            frame, self._begun = self._begun, None
+            self._take(memoryview(frame))
+        else:
+            self._hold()
+
+    def _take(self, data: memoryview) -> None:
         try:
-            if self._begun is None:
-                self._take_frames(self._server.scratch[:nbytes])
-            else:
-                self._filled += nbytes
-                if self._filled == len(self._begun):
-                    frame, self._begun = self._begun, None
-                    self._take_frames(memoryview(frame))
+            self._take_frames(data)
+            self._hold()
+            self._throttle()
         except ProtocolError as error:
             self.close(str(error))
         except Exception:
@@ -101,10 +138,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = False
-        self._throttle()
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._hold()
+        self._throttle()
+
+    def room_given(self) -> None:
+        self._wants_room = False
         self._throttle()
 
     def close(self, reason: str) -> None:
@@ -118,6 +159,9 @@ class Connection(asyncio.BufferedProtocol):
         """Handles every whole frame; the begun one behind them gets a buffer of its own, of just its size."""
         start, end = 0, len(data)
         while end - start >= 4:
+            if not self._open:
+                self._keep(data[start:])
+                return
             (size,) = _int32.unpack_from(data, start)
             if not 8 <= size <= REQUEST_BYTES_MAX:
                 raise ProtocolError(
@@ -136,9 +180,30 @@ class Connection(asyncio.BufferedProtocol):
             self._begin(data[start:], 4)
 
     def _begin(self, part: memoryview, size: int) -> None:
-        self._begun = bytearray(size)
+        large = size > SCRATCH_BYTES
+        if large and not self._server.flow.has_room(self, size):
+            self._wants_room = True
+            self._keep(part)
+            return
+        # A large buffer comes from the system, page by page as it fills; to fill it with zeros first would hold up the loop.
+        self._begun = mmap.mmap(-1, size) if large else bytearray(size)
         self._begun[: len(part)] = part
         self._filled = len(part)
+
+    def _keep(self, rest: memoryview) -> None:
+        """For later; the scratch buffer is everybody's, so a part of it is copied."""
+        self._rest = memoryview(bytearray(rest)) if rest.obj is self._server.scratch.obj else rest
+
+    def _take_rest(self) -> None:
+        if self._rest is not None and self._open:
+            rest, self._rest = self._rest, None
+            self._take(rest)
+
+    @property
+    def _open(self) -> bool:
+        """Whether the next request may be handled."""
+        few = len(self._replies) < OUTSTANDING_MAX and not self._fetches
+        return few and self._writable and not self._wants_room
 
     def _handle(self, frame: memoryview) -> None:
         if self._authentication.expects_token:
@@ -161,12 +226,19 @@ class Connection(asyncio.BufferedProtocol):
         if version >= handler.flexible:
             position = _skip_tags(frame, position)
         body = handler.request.decode(version, frame, position)
-        server, caller = self._server, (client_id, self._host)
-        answer = handler.function(
-            Request(
-                body, version, *caller, server.broker, server.address, server.sessions, self._authentication
-            )
+        server = self._server
+        request = Request(
+            body,
+            version,
+            client_id,
+            self._host,
+            server.broker,
+            server.address,
+            server.sessions,
+            self._authentication,
+            server.flow.answer_bytes_max,
         )
+        answer = handler.function(request)
         if answer is not None:
             self._answer(handler, version, correlation, answer)
 
@@ -183,12 +255,14 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, handler: Handler, version: int, correlation: int, answer: Message | Waiting) -> None:
         if not isinstance(answer, Message):
             self._replies.append((handler, version, correlation, answer))
+            self._fetches += handler.key == FETCH
             answer.add_done_callback(self._send_finished)
-            self._throttle()
             return
         pieces = _encode(handler, version, correlation, answer)
         if self._replies:
             self._replies.append((handler, version, correlation, pieces))
+            self._fetches += handler.key == FETCH
+            self._queued_bytes += sum(map(len, pieces))
         else:
             self._write(pieces)
 
@@ -200,7 +274,10 @@ class Connection(asyncio.BufferedProtocol):
                     if not reply.done():
                         break
                     reply = _encode(handler, version, correlation, reply.result())
+                else:
+                    self._queued_bytes -= sum(map(len, reply))
                 self._replies.popleft()
+                self._fetches -= handler.key == FETCH
                 self._write(reply)
         except asyncio.CancelledError:
             return
@@ -214,10 +291,29 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(pieces[0])
         else:
             self._transport.writelines(pieces)
+        if not self._writable:
+            self._hold()
+
+    def _hold(self) -> None:
+        """Tells the account of all connections what this one holds. Little is not worth the trouble."""
+        held = self._queued_bytes
+        held += len(self._begun) if self._begun is not None else 0
+        held += len(self._rest) if self._rest is not None else 0
+        if not self._writable:
+            held += self._transport.get_write_buffer_size()
+        if (held or self._held_bytes) and not self._transport.is_closing():
+            self._held_bytes = held
+            self._server.flow.hold(self, held)
 
     def _throttle(self) -> None:
-        reading = self._writable and len(self._replies) < OUTSTANDING_MAX
-        if reading == self._reading or self._transport.is_closing():
+        """Reads while nothing is kept for later, so that a client that goes is noticed also while its fetch waits."""
+        reading = self._rest is None
+        if self._transport.is_closing():
+            return
+        if not reading and self._open:
+            # In a turn of its own: this may have been called from within another connection's request.
+            asyncio.get_running_loop().call_soon(self._take_rest)
+        if reading == self._reading:
             return
         self._reading = reading
         if reading:
@@ -237,6 +333,7 @@ class Server:
         *,
         users: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        buffered_bytes_max: int = BUFFERED_BYTES_MAX,
     ) -> None:
         self.broker = broker
         self.users = users or {}
@@ -244,6 +341,7 @@ class Server:
         self.address = (host, port)
         self.connections: set[Connection] = set()
         self.sessions = Sessions()
+        self.flow = Flow(buffered_bytes_max)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._listener: asyncio.Server | None = None
 
@@ -304,6 +402,7 @@ async def _serve(settings: Settings, announce: Callable[[str], object]) -> None:
             "the settings name an Apache Kafka, so there is no broker to start", got=settings.log
         )
     _check_exposure(settings)
+    _allow_open_files()
     tls = _tls(settings)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -318,6 +417,13 @@ async def _serve(settings: Settings, announce: Callable[[str], object]) -> None:
         await stopped.wait()
     finally:
         await server.stop()
+
+
+def _allow_open_files() -> None:
+    """Takes what the system allows: a connection is an open file, and so is a segment that is read."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _check_exposure(settings: Settings) -> None:

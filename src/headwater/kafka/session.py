@@ -42,6 +42,11 @@ class Session:
             return True
         return False
 
+    def put_last(self, key: Key) -> None:
+        """A partition that has had its share waits behind the others: an answer has room for some of them only."""
+        if key in self.wanted:
+            self.wanted[key] = self.wanted.pop(key)
+
 
 class Sessions:
     """The sessions of one broker, the least recently used of them forgotten beyond a limit."""

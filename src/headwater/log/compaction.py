@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headwater.log.disk import Disk, File
+from headwater.log.history import Summary
 from headwater.log.producer import Aborted
-from headwater.log.segment import Segment, Summary
+from headwater.log.segment import Segment
 from headwater.log.swap import CLEANED
 from headwater.record import (
     CONTROL,

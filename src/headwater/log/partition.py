@@ -10,25 +10,26 @@ again: what the disk holds behind the last sync is then unknown, and is read bac
 Files beside the segments:  start      the log start offset, once it lies inside a segment (DeleteRecords)
                             swap       an exchange of segments under way (``swap.py``)
                             manifest   a clean stop's list of segments; gone with the first write after the next start
+
+Nothing here waits for the disk: names and contents are synced by ``begin_sync``'s function in a thread, before anything
+that depends on them is acknowledged.
 """
 
 import errno
 import logging
 import struct
-from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
-
-import msgspec
 
 from headwater.errors import ErrorCode, ProtocolError, Refused
 from headwater.log import swap
 from headwater.log.config import TopicConfig
 from headwater.log.disk import Disk
+from headwater.log.history import History, Summary
 from headwater.log.producer import Aborted, Marker, Producers
-from headwater.log.segment import Segment, Summary, segment_bases
+from headwater.log.segment import Segment, segment_bases
 from headwater.record import (
     CONTROL,
     HEADER_BYTES,
@@ -52,6 +53,8 @@ LEADER_EPOCH = 0
 READ_ALL_BYTES = 1 << 20
 WARM_SEGMENTS_MAX = 4
 """How many segments behind the active one keep their file and index at hand."""
+DROP_SEGMENTS_MAX = 64
+"""How many segments lose their files in one step; removing more would hold up the event loop."""
 
 _base_offset = struct.Struct(">q")
 _leader_epoch = struct.Struct(">i")
@@ -79,11 +82,15 @@ class Partition:
         self.offline = False
         self.on_dirty: Callable[[Partition], None] = lambda _: None
         self.producers = Producers()
-        self.segments: list[Segment] = []
-        self._bases: list[int] = []
+        self.closed = History()
+        self.active = Segment(disk, folder, 0)
         self._sync_on_commit = sync_on_commit
         self._rolled: list[tuple[Segment, bytes]] = []
+        self._unsaved: dict[int, Segment] = {}
+        """Closed segments whose index file is not written yet; a sync may have their files in hand."""
         self._warm: OrderedDict[int, Segment] = OrderedDict()
+        self._renamed = False
+        """Names of files have changed since they were synced."""
         self._clean = False
         self._blank = False
         """Nothing was ever written, so there are no files: a topic of a thousand partitions costs nothing until it is used."""
@@ -93,7 +100,7 @@ class Partition:
 
     @property
     def end_offset(self) -> int:
-        return self.segments[-1].end_offset
+        return self.active.end_offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -102,11 +109,11 @@ class Partition:
 
     @property
     def max_timestamp(self) -> int:
-        return max(segment.max_timestamp for segment in self.segments)
+        return max(self.closed.max_timestamp, self.active.max_timestamp)
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self.segments)
+        return self.closed.size_bytes + self.active.size_bytes
 
     # ---- writing ---------------------------------------------------------------------------------------
 
@@ -141,10 +148,14 @@ class Partition:
 
     def begin_sync(self) -> Callable[[], Callable[[], None]]:
         """Takes note of what is written; the returned function syncs it in a thread and returns what the loop then does."""
-        active, end_offset = self.segments[-1], self.end_offset
+        active, end_offset = self.active, self.end_offset
         rolled, self._rolled = self._rolled, []
+        renamed, self._renamed = self._renamed, False
 
         def sync() -> Callable[[], None]:
+            if renamed:
+                self.disk.sync_folder(self.folder.parent)
+                self.disk.sync_folder(self.folder)
             for segment, producers in rolled:
                 segment.file.sync()
                 segment.save_index(producers)
@@ -156,6 +167,8 @@ class Partition:
 
     def take_offline(self, error: OSError) -> None:
         """Refuses everything from now on: what the disk did with the last writes is not known."""
+        if self.offline:
+            return  # removed while it was synced
         self.offline = True
         logger.error("partition %s is offline: %s", self.folder.name, error)
         self._notify()
@@ -171,9 +184,9 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {self.log_start_offset} to {self.high_watermark}",
             )
-        at = bisect_right(self._bases, offset) - 1
-        while offset < limit and at < len(self.segments):
-            segment = self._warmed(self.segments[at])
+        at = self._holding(offset)
+        while offset < limit and at <= len(self.closed):
+            segment = self._segment(at)
             data = segment.read(offset, max_bytes, _readable_bytes(segment, limit))
             if data:
                 return data
@@ -196,16 +209,14 @@ class Partition:
         limit = self.last_stable_offset if committed else self.high_watermark
         if self.offline or not self.log_start_offset <= offset < limit:
             return 0
-        segment = self.segments[-1]
-        if offset < segment.base_offset:
-            segment = self._warmed(self.segments[bisect_right(self._bases, offset) - 1])
+        segment = self._segment(self._holding(offset))
         return max(_readable_bytes(segment, limit) - segment.position_of(offset), 1)
 
     def find_time(self, timestamp: int) -> Record | None:
         """The first readable record that is not older than a timestamp."""
-        for segment in self.segments:
-            if segment.max_timestamp >= timestamp:
-                found = self._warmed(segment).find_time(timestamp)
+        for at in range(self.closed.reaching(timestamp), len(self.closed) + 1):
+            if at == len(self.closed) or self.closed.times[at] >= timestamp:
+                found = self._segment(at).find_time(timestamp)
                 if found is not None:
                     return found if self.log_start_offset <= found.offset < self.high_watermark else None
         return None
@@ -225,38 +236,38 @@ class Partition:
         self.log_start_offset = offset
         self._drop_segments()
 
-    def expire(self, now_ms: int) -> None:
-        """Applies retention: whole segments whose youngest record is too old, then the oldest beyond the size allowed."""
-        config, closed = self.config, self.segments[:-1]
-        if self.offline or not config.deletes:
-            return
-        start, excess = self.log_start_offset, self.size_bytes - config.retention_bytes
-        for segment, successor in zip(closed, self.segments[1:], strict=True):
-            too_old = config.retention_ms >= 0 and segment.max_timestamp < now_ms - config.retention_ms
-            too_much = config.retention_bytes >= 0 and excess >= segment.size_bytes
-            if successor.base_offset > self.high_watermark or not (too_old or too_much):
+    def expire(self, now_ms: int) -> bool:
+        """Applies retention: whole segments whose youngest record is too old, then the oldest beyond the size allowed.
+
+        One call takes a bounded number of segments; returns whether it took any, so that there may be more.
+        """
+        if self.offline:
+            return False
+        config, start = self.config, self.log_start_offset
+        excess = self.size_bytes - config.retention_bytes
+        for at in range(min(len(self.closed), DROP_SEGMENTS_MAX) if config.deletes else 0):
+            _, end_offset, size_bytes, max_timestamp = self.closed[at]
+            too_old = config.retention_ms >= 0 and max_timestamp < now_ms - config.retention_ms
+            too_much = config.retention_bytes >= 0 and excess >= size_bytes
+            if end_offset > self.high_watermark or not (too_old or too_much):
                 break
-            excess -= segment.size_bytes
-            start = successor.base_offset
-        if start > self.log_start_offset:
-            self.log_start_offset = start
-            self._drop_segments()
+            excess -= size_bytes
+            start = max(start, end_offset)
+        self.log_start_offset = start
+        return self._drop_segments()
 
     def roll(self) -> None:
         """Begins a new segment, so that the records so far come under retention and compaction."""
-        if self.segments[-1].size_bytes and not self.offline:
+        if self.active.size_bytes and not self.offline:
             self.touch()
             self._begin_segment()
             self.on_dirty(self)
 
-    def swap(self, old: list[Segment], new: Segment, cleaned_to: int) -> None:
+    def swap(self, old: list[Summary], new: Segment, cleaned_to: int) -> None:
         """Puts a compacted segment, whose files are in place, where those were that it was made from."""
-        first = self.segments.index(old[0])
-        self.segments[first : first + len(old)] = [new]
-        self._bases = [segment.base_offset for segment in self.segments]
-        for segment in old:
-            self._warm.pop(segment.base_offset, None)
-            segment.release()
+        self.closed.replace(self.closed.holding(old[0].base_offset), len(old), [new.summary])
+        for summary in old:
+            self._cool(summary.base_offset)
         self.cleaned_to = max(self.cleaned_to, cleaned_to)
 
     # ---- life ------------------------------------------------------------------------------------------
@@ -265,73 +276,71 @@ class Partition:
         """Syncs and writes what lets the next start skip the scan."""
         if not self.offline and not self._clean and not self._blank:
             self.begin_sync()()
-            active = self.segments[-1]
-            active.file.sync()
-            active.save_index(self.producers.snapshot())
-            manifest = [segment.summary for segment in self.segments]
-            self.disk.replace(self.folder / "manifest", msgspec.msgpack.encode(manifest))
-        for segment in self.segments:
-            segment.release()
+            self.active.file.sync()
+            self.active.save_index(self.producers.snapshot())
+            manifest = History([*self.closed, self.active.summary])
+            self.disk.replace(self.folder / "manifest", manifest.encode())
+        self._release_all()
 
     def remove(self) -> None:
         """Ends the partition and its files."""
         self.offline = True
-        for segment in self.segments:
-            segment.release()
+        self._release_all()
         self.disk.remove_folder(self.folder)
         self._notify()
 
+    def _release_all(self) -> None:
+        for segment in (self.active, *self._warm.values(), *self._unsaved.values()):
+            segment.release()
+
     def _open(self) -> None:
-        self._blank = not self.disk.names(self.folder)
-        if self._blank:
-            self.segments = [Segment(self.disk, self.folder, 0)]
-        else:
-            self._open_files()
-        self._bases = [segment.base_offset for segment in self.segments]
+        manifest = History.decode(self.disk.read(self.folder / "manifest"))
+        if manifest is None or not self._open_clean(manifest):
+            self._blank = not self.disk.names(self.folder)
+            if not self._blank:
+                swap.finish(self.disk, self.folder)
+                self._open_unclean()
         start = self.disk.read(self.folder / "start")
-        self.log_start_offset = max(self.segments[0].base_offset, int(start or 0))
+        first = self.closed.bases[0] if self.closed else self.active.base_offset
+        self.log_start_offset = max(first, int(start or 0))
         self._drop_segments()
         self._advance(self.end_offset)
 
-    def _open_files(self) -> None:
-        swap.finish(self.disk, self.folder)
-        manifest = self.disk.read(self.folder / "manifest")
-        if manifest is None or not self._open_clean(msgspec.msgpack.decode(manifest, type=list[Summary])):
-            self._open_unclean()
-
-    def _open_clean(self, summaries: list[Summary]) -> bool:
+    def _open_clean(self, manifest: History) -> bool:
         """After a clean stop only the last segment is looked at."""
-        segments = [Segment(self.disk, self.folder, summary.base_offset) for summary in summaries]
-        for segment, summary in zip(segments, summaries, strict=True):
-            segment.restore(summary)
-        producers = segments[-1].load()
+        first, last = Segment(self.disk, self.folder, manifest.bases[0]), manifest.pop()
+        behind = Segment(self.disk, self.folder, last.end_offset)
+        if not self.disk.exists(first.path) or (last.size_bytes and self.disk.exists(behind.path)):
+            return False  # written to since: a power cut has brought the manifest back
+        active = Segment(self.disk, self.folder, last.base_offset)
+        producers = active.load()
         if producers is None:
+            active.release()
             return False
         self.producers.restore(producers)
-        self.segments, self._clean = segments, True
+        self.closed, self.active, self._clean = manifest, active, True
         return True
 
     def _open_unclean(self) -> None:
         """Reads every segment that has no proof of its end; where one was cut, what lies behind the cut is no log any more."""
-        bases = segment_bases(self.disk.names(self.folder)) or [0]
-        found = [Segment(self.disk, self.folder, base) for base in bases]
-        while found:
-            segment = found.pop(0)
-            self.segments.append(segment)
+        bases = deque(segment_bases(self.disk.names(self.folder)) or [0])
+        while bases:
+            self.active = segment = Segment(self.disk, self.folder, bases.popleft())
             producers = segment.load()
             if producers is not None:
                 self.producers.restore(producers)
+            else:
+                self._recover(segment)
+                if bases and segment.end_offset < bases[0]:
+                    logger.warning("%s: dropped %d segments behind the cut", self.folder.name, len(bases))
+                    for lost in bases:
+                        Segment(self.disk, self.folder, lost).remove()
+                    bases.clear()
+                if bases:
+                    segment.save_index(self.producers.snapshot())
+            if bases:
                 segment.release()
-                continue
-            self._recover(segment)
-            if found and segment.end_offset < found[0].base_offset:
-                logger.warning("%s: dropped %d segments behind the cut", self.folder.name, len(found))
-                for lost in found:
-                    lost.remove()
-                found = []
-            if found:
-                segment.save_index(self.producers.snapshot())
-                segment.release()
+                self.closed.append(segment.summary)
         self.disk.sync_folder(self.folder)
 
     def _recover(self, segment: Segment) -> None:
@@ -380,7 +389,7 @@ class Partition:
         """Gives a batch its offset and writes it. A full disk refuses it and harms nothing; any other failure ends the partition."""
         try:
             self.touch()
-            active = self.segments[-1]
+            active = self.active
             if active.size_bytes and active.size_bytes + len(data) > self.config.segment_bytes:
                 active = self._begin_segment()
             base_offset = active.end_offset
@@ -396,64 +405,88 @@ class Partition:
     def _written(self) -> None:
         if not self._sync_on_commit:
             self._advance(self.end_offset)
-        if self._sync_on_commit or self._rolled:
+        if self._sync_on_commit or self._rolled or self._renamed:
             self.on_dirty(self)
 
     def touch(self) -> None:
         """Before the first change: makes the files of a new partition, or withdraws the proofs of a clean end."""
         if self._blank:
             self.disk.make_folder(self.folder)
-            self.segments[-1].file.truncate(0)
-            self.disk.sync_folder(self.folder)
-            self.disk.sync_folder(self.folder.parent)
-            self._blank = False
+            self.active.file.truncate(0)
+            self._blank, self._renamed = False, True
         if self._clean:
             self.disk.remove(self.folder / "manifest")
-            self.segments[-1].disk.remove(self.segments[-1].index_path)
-            self.disk.sync_folder(self.folder)
-            self._clean = False
+            self.disk.remove(self.active.index_path)
+            self._clean, self._renamed = False, True
 
     def _begin_segment(self) -> Segment:
-        active = self.segments[-1]
-        fresh = Segment(self.disk, self.folder, active.end_offset)
-        fresh.file.truncate(0)
-        self.disk.sync_folder(self.folder)
-        self._rolled.append((active, self.producers.snapshot()))
-        self.segments.append(fresh)
-        self._bases.append(fresh.base_offset)
-        return fresh
+        closed, self.active = self.active, Segment(self.disk, self.folder, self.end_offset)
+        self.active.file.truncate(0)
+        self._renamed = True
+        self._rolled.append((closed, self.producers.snapshot()))
+        self._unsaved[closed.base_offset] = closed
+        self.closed.append(closed.summary)
+        return self.active
 
     def _synced(self, end_offset: int, rolled: list[tuple[Segment, bytes]]) -> None:
         for segment, _ in rolled:
-            self._warmed(segment)
+            if self._unsaved.pop(segment.base_offset, None) is None:
+                segment.remove()  # dropped while it was synced, which has written its index
+            else:
+                self._keep_warm(segment)
         self._advance(end_offset)
 
-    def _warmed(self, segment: Segment) -> Segment:
-        """Keeps the segments that were read last at hand, and releases the others."""
-        if segment is self.segments[-1]:
-            return segment
-        self._warm[segment.base_offset] = segment
-        self._warm.move_to_end(segment.base_offset)
-        while len(self._warm) > WARM_SEGMENTS_MAX:
-            _, coldest = self._warm.popitem(last=False)
-            if all(coldest is not waiting for waiting, _ in self._rolled):
-                coldest.release()
+    def _holding(self, offset: int) -> int:
+        """The place of the segment in which an offset lies; the active one stands behind the closed ones."""
+        return len(self.closed) if offset >= self.active.base_offset else self.closed.holding(offset)
+
+    def _segment(self, at: int) -> Segment:
+        """The segment at a place; the ones that were used last are kept at hand."""
+        if at == len(self.closed):
+            return self.active
+        base_offset = self.closed.bases[at]
+        segment = self._unsaved.get(base_offset)
+        if segment is None:
+            segment = self._warm.get(base_offset)
+            if segment is None:
+                segment = Segment(self.disk, self.folder, base_offset)
+                segment.restore(self.closed[at])
+            self._keep_warm(segment)
         return segment
 
-    def _drop_segments(self) -> None:
-        """Removes the files of segments that lie wholly before the log start."""
-        doomed = []
-        while len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
-            doomed.append(self.segments.pop(0))
-        if not doomed:
-            return
+    def _keep_warm(self, segment: Segment) -> None:
+        self._warm[segment.base_offset] = segment
+        self._warm.move_to_end(segment.base_offset)
+        if len(self._warm) > WARM_SEGMENTS_MAX:
+            self._warm.popitem(last=False)[1].release()
+
+    def _cool(self, base_offset: int) -> None:
+        segment = self._warm.pop(base_offset, None)
+        if segment is not None:
+            segment.release()
+
+    def _drop_segments(self) -> bool:
+        """Removes the files of segments that lie wholly before the log start, some at a time; returns whether there were any."""
+        count = min(max(self._holding(self.log_start_offset), 0), DROP_SEGMENTS_MAX)
+        if not count:
+            return False
         self.touch()
-        self._bases = [segment.base_offset for segment in self.segments]
+        doomed = set(self.closed.bases[:count])
+        self.closed.replace(0, count, [])
         self.producers.forget_before(self.log_start_offset)
-        for segment in doomed:
-            self._warm.pop(segment.base_offset, None)
-            self._rolled = [(s, p) for s, p in self._rolled if s is not segment]
-            segment.remove()
+        for segment, _ in self._rolled:
+            if segment.base_offset in doomed:
+                segment.release()
+        self._rolled = [
+            (segment, known) for segment, known in self._rolled if segment.base_offset not in doomed
+        ]
+        for base_offset in doomed:
+            self._cool(base_offset)
+            self._unsaved.pop(base_offset, None)
+            Segment(self.disk, self.folder, base_offset).remove()
+        self._renamed = True
+        self.on_dirty(self)
+        return True
 
     def _advance(self, high_watermark: int) -> None:
         self.high_watermark = max(self.high_watermark, high_watermark)

@@ -2,12 +2,17 @@
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
 
 from headwater.clock import Clock
 from headwater.log import swap
 from headwater.log.compaction import Plan, Rewritten, rewrite
+from headwater.log.disk import Disk
 from headwater.log.partition import Partition
+from headwater.log.segment import Segment
 from headwater.log.topic import Catalog
 
 __all__ = ["Retention"]
@@ -15,6 +20,8 @@ __all__ = ["Retention"]
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 15.0
+
+T = TypeVar("T")
 
 
 class Retention:
@@ -24,17 +31,21 @@ class Retention:
         self._catalog = catalog
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compaction")
+        self._compacting: Partition | None = None
+        """Whose segments are being rewritten; a stop in the middle leaves new files that nobody wants."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.wait([self._task])
         self._thread.shutdown()
+        if self._compacting is not None and not self._compacting.offline:
+            swap.finish(self._compacting.disk, self._compacting.folder)
 
     async def look_after_all(self) -> None:
         """One round over all partitions."""
         for topic in tuple(self._catalog.topics.values()):
-            for partition in topic.partitions:
+            for partition in topic.partitions.used():
                 try:
                     await self.look_after(partition)
                 except OSError as error:
@@ -46,16 +57,44 @@ class Retention:
         if partition.offline:
             return
         now_ms = self._clock.now_ms()
-        active = partition.segments[-1]
+        active = partition.active
         if active.size_bytes and active.max_timestamp < now_ms - partition.config.segment_ms:
             partition.roll()
-        partition.expire(now_ms)
+        more = True
+        while more:
+            more = partition.expire(now_ms)
+            await asyncio.sleep(0)
         plan = _plan(partition, now_ms) if partition.config.compacts else None
         if plan is not None:
-            loop = asyncio.get_running_loop()
-            for rewritten in await loop.run_in_executor(self._thread, rewrite, partition.disk, plan):
-                if not partition.offline:
-                    _put_in_place(partition, rewritten)
+            partition.touch()
+            self._compacting = partition
+            for rewritten in await self._in_thread(rewrite, partition.disk, plan):
+                await _to_its_end(self._put_in_place(partition, rewritten))
+            self._compacting = None
+
+    async def _put_in_place(self, partition: Partition, rewritten: Rewritten) -> None:
+        """The event loop only renames; what waits for the disk is done in the thread before and after."""
+        disk, folder, fresh = partition.disk, partition.folder, rewritten.fresh
+        await self._in_thread(_prepare, disk, folder, rewritten)
+        if partition.offline:
+            return
+        first = partition.closed.holding(fresh.base_offset)
+        found = [
+            partition.closed[at] for at in range(first, len(partition.closed))[: len(rewritten.replaced)]
+        ]
+        if found != rewritten.replaced:  # retention took some of them meanwhile: the next round starts anew
+            await self._in_thread(swap.conclude, disk, folder)
+            fresh.remove()
+            return
+        swap.exchange(disk, folder)
+        fresh.renamed(swap.CLEANED)
+        partition.swap(rewritten.replaced, fresh, rewritten.cleaned_to)
+        await self._in_thread(swap.conclude, disk, folder)
+        before = sum(summary.size_bytes for summary in rewritten.replaced)
+        logger.info("%s: compacted %d bytes to %d", folder.name, before, fresh.size_bytes)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     async def _run(self) -> None:
         while True:
@@ -63,19 +102,25 @@ class Retention:
             await self.look_after_all()
 
 
+async def _to_its_end(work: Coroutine[None, None, None]) -> None:
+    """Waits for work that must not be left half done, also when the one who waits is cancelled."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
 def _plan(partition: Partition, now_ms: int) -> Plan | None:
     """What to compact, or None while too little is dirty."""
     config = partition.config
-    ready = []
-    for segment in partition.segments[:-1]:
-        too_young = (
-            segment.max_timestamp > now_ms - config.min_compaction_lag_ms and config.min_compaction_lag_ms > 0
-        )
-        if segment.end_offset > partition.last_stable_offset or too_young:
-            break
-        ready.append(segment.summary)
-    dirty_bytes = sum(s.size_bytes for s in ready if s.end_offset > partition.cleaned_to)
-    total_bytes = sum(s.size_bytes for s in ready)
+    count = partition.closed.ended(partition.last_stable_offset)
+    if config.min_compaction_lag_ms > 0:
+        count = min(count, partition.closed.reaching(now_ms - config.min_compaction_lag_ms + 1))
+    first_dirty = partition.closed.ended(partition.cleaned_to)
+    dirty_bytes = sum(partition.closed.sizes[first_dirty:count])
+    total_bytes = sum(partition.closed.sizes[:count])
     if not dirty_bytes or dirty_bytes < config.min_cleanable_dirty_ratio * total_bytes:
         return None
     last_batches = frozenset(
@@ -83,7 +128,7 @@ def _plan(partition: Partition, now_ms: int) -> Plan | None:
     )
     return Plan(
         folder=partition.folder,
-        segments=ready,
+        segments=[partition.closed[at] for at in range(count)],
         dirty_from=partition.cleaned_to,
         aborted=list(partition.producers.aborted),
         last_batches=last_batches,
@@ -93,17 +138,12 @@ def _plan(partition: Partition, now_ms: int) -> Plan | None:
     )
 
 
-def _put_in_place(partition: Partition, rewritten: Rewritten) -> None:
-    wanted = {summary.base_offset for summary in rewritten.replaced}
-    replaced = [segment for segment in partition.segments if segment.base_offset in wanted]
-    if [segment.summary for segment in replaced] != rewritten.replaced:
-        rewritten.fresh.remove()  # retention took some of them meanwhile: the next round starts anew
-        return
-    fresh = rewritten.fresh
-    fresh.save_index(replaced[-1].saved_producers())
-    partition.touch()
-    swap.carry_out(partition.disk, partition.folder, fresh.base_offset, [s.base_offset for s in replaced[1:]])
-    fresh.renamed(swap.CLEANED)
-    before = sum(segment.size_bytes for segment in replaced)
-    partition.swap(replaced, fresh, rewritten.cleaned_to)
-    logger.info("%s: compacted %d bytes to %d", partition.folder.name, before, fresh.size_bytes)
+def _prepare(disk: Disk, folder: Path, rewritten: Rewritten) -> None:
+    last = Segment(disk, folder, rewritten.replaced[-1].base_offset)
+    rewritten.fresh.save_index(last.saved_producers())
+    swap.intend(
+        disk,
+        folder,
+        rewritten.fresh.base_offset,
+        [summary.base_offset for summary in rewritten.replaced[1:]],
+    )

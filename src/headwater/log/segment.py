@@ -10,26 +10,17 @@ with another size, is read from its start, checked batch by batch, and cut at th
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from headwater.errors import ProtocolError
 from headwater.log.disk import Disk, File
+from headwater.log.history import Summary
 from headwater.log.index import INTERVAL_BYTES, VERSION, Index, IndexFile
 from headwater.log.producer import Producers
 from headwater.record import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, Record, batches, open_batch
 
-__all__ = ["Segment", "Summary", "segment_bases"]
+__all__ = ["Segment", "segment_bases"]
 
 SCAN_BYTES = 1 << 20
-
-
-class Summary(NamedTuple):
-    """What must be known of a segment that nobody reads."""
-
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    max_timestamp: int
 
 
 def segment_bases(names: list[str]) -> list[int]:
@@ -154,6 +145,7 @@ class Segment:
         found = IndexFile.decode(self.disk.read(self.index_path))
         if found is None or found.size_bytes != self.file.size():
             return None
+        self.release()  # a start looks at every partition, and must not keep a file of each
         self.restore(Summary(self.base_offset, found.end_offset, found.size_bytes, found.max_timestamp))
         self._index = found.index
         return found.producers

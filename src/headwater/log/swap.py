@@ -11,7 +11,7 @@ import msgspec
 
 from headwater.log.disk import Disk
 
-__all__ = ["CLEANED", "carry_out", "finish"]
+__all__ = ["CLEANED", "conclude", "exchange", "finish", "intend"]
 
 CLEANED = ".cleaned"
 FILE = "swap"
@@ -22,29 +22,39 @@ class _Intention(msgspec.Struct, frozen=True):
     removed: list[int]
 
 
-def carry_out(disk: Disk, folder: Path, base_offset: int, removed: list[int]) -> None:
-    """Exchanges the files of a segment, and removes those of its neighbours that it has taken in."""
+def intend(disk: Disk, folder: Path, base_offset: int, removed: list[int]) -> None:
+    """Writes the intention, durably. Nothing that a reader sees has changed yet, so this may run in a thread."""
     disk.sync_folder(folder)
     disk.replace(folder / FILE, msgspec.json.encode(_Intention(base_offset, removed)))
-    finish(disk, folder)
+
+
+def exchange(disk: Disk, folder: Path) -> None:
+    """Renames and removes as intended, without waiting for the disk."""
+    data = disk.read(folder / FILE)
+    if data is None:
+        return
+    intention = msgspec.json.decode(data, type=_Intention)
+    for ending in (".log", ".index"):
+        name = f"{intention.base_offset:020}{ending}"
+        if disk.exists(folder / (name + CLEANED)):
+            disk.rename(folder / (name + CLEANED), folder / name)
+    for base in intention.removed:
+        disk.remove(folder / f"{base:020}.log")
+        disk.remove(folder / f"{base:020}.index")
+
+
+def conclude(disk: Disk, folder: Path) -> None:
+    """Makes the exchange durable and takes the intention back. May run in a thread."""
+    disk.sync_folder(folder)
+    disk.remove(folder / FILE)
+    disk.sync_folder(folder)
 
 
 def finish(disk: Disk, folder: Path) -> None:
-    """Does what is left of an exchange, and removes files that no intention speaks of."""
-    data = disk.read(folder / FILE)
-    if data is not None:
-        intention = msgspec.json.decode(data, type=_Intention)
-        for ending in (".log", ".index"):
-            name = f"{intention.base_offset:020}{ending}"
-            if disk.exists(folder / (name + CLEANED)):
-                disk.rename(folder / (name + CLEANED), folder / name)
-        for base in intention.removed:
-            disk.remove(folder / f"{base:020}.log")
-            disk.remove(folder / f"{base:020}.index")
-        disk.sync_folder(folder)
-        disk.remove(folder / FILE)
-        disk.sync_folder(folder)
-        return
+    """At a start: does what is left of an exchange, and removes files that no intention speaks of."""
+    if disk.exists(folder / FILE):
+        exchange(disk, folder)
+        conclude(disk, folder)
     for name in disk.names(folder):
         if name.endswith(CLEANED):
             disk.remove(folder / name)

@@ -13,7 +13,7 @@ from headwater.log.disk import Disk
 from headwater.log.memory import MemoryDisk
 from headwater.log.partition import Partition
 
-__all__ = ["Catalog", "Topic"]
+__all__ = ["Catalog", "Partitions", "Topic"]
 
 PARTITIONS_MAX = 10_000
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -26,13 +26,47 @@ class _Entry(msgspec.Struct, frozen=True):
     config: dict[str, str] = {}
 
 
+class Partitions:
+    """The partitions of a topic. One that was never written has no files, and is no object until somebody asks for it."""
+
+    def __init__(self, count: int, opened: Callable[[int], Partition]) -> None:
+        self._count = count
+        self._opened = opened
+        self._used: dict[int, Partition] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Partition:
+        found = self._used.get(index)
+        if found is None:
+            if not 0 <= index < self._count:
+                raise IndexError(index)
+            found = self._used[index] = self._opened(index)
+        return found
+
+    def used(self) -> list[Partition]:
+        """Those that somebody has asked for, or that have files."""
+        return list(self._used.values())
+
+    def offline(self) -> set[int]:
+        return {index for index, partition in self._used.items() if partition.offline}
+
+    def size_bytes(self, index: int) -> int:
+        return self._used[index].size_bytes if index in self._used else 0
+
+    def grow(self, count: int) -> None:
+        self._count = count
+
+
 class Topic:
     """A name, its partitions, and the settings that differ from the defaults."""
 
-    def __init__(self, name: str, entry: _Entry, partitions: list[Partition]) -> None:
+    def __init__(self, name: str, entry: _Entry, partitions: Partitions) -> None:
         self.name = name
         self.id = entry.id
         self.config = entry.config
+        self.parsed = parse_config(entry.config)
         self.partitions = partitions
 
     @property
@@ -54,9 +88,9 @@ class Catalog:
         self._entries = self._read()
         disk.make_folder(folder / "topics")
         disk.sync_folder(folder)
-        self.topics = {name: self._open(name, entry) for name, entry in self._entries.items()}
+        self.topics = {name: self._topic(name, entry) for name, entry in self._entries.items()}
         self.by_id = {topic.id: topic for topic in self.topics.values()}
-        self._remove_leftovers()
+        self._open_folders()
 
     def partition(self, topic: str, index: int) -> Partition:
         """Raises Refused with UNKNOWN_TOPIC_OR_PARTITION."""
@@ -71,9 +105,9 @@ class Catalog:
         config = dict(config or {})
         self._check(name, partitions, config)
         entry = _Entry(uuid.uuid4(), partitions, config)
+        topic = self._topic(name, entry)
         if dry_run:
-            return Topic(name, entry, [])
-        topic = self._open(name, entry)
+            return topic
         self._write(self._entries | {name: entry})
         self.topics[name] = self.by_id[topic.id] = topic
         return topic
@@ -86,7 +120,8 @@ class Catalog:
         entry = msgspec.structs.replace(self._entries[topic.name], config=dict(config))
         self._write(self._entries | {topic.name: entry})
         topic.config = entry.config
-        for partition in topic.partitions:
+        topic.parsed = parsed
+        for partition in topic.partitions.used():
             partition.config = parsed
 
     def add_partitions(self, topic: Topic, count: int, *, dry_run: bool = False) -> None:
@@ -100,19 +135,18 @@ class Catalog:
         if dry_run:
             return
         entry = msgspec.structs.replace(self._entries[topic.name], partitions=count)
-        added = [self._open_partition(topic.name, entry, index) for index in range(have, count)]
         self._write(self._entries | {topic.name: entry})
-        topic.partitions += added
+        topic.partitions.grow(count)
 
     def delete(self, topic: Topic) -> None:
         self._write({name: entry for name, entry in self._entries.items() if name != topic.name})
         del self.topics[topic.name], self.by_id[topic.id]
-        for partition in topic.partitions:
+        for partition in topic.partitions.used():
             partition.remove()
 
     def close(self) -> None:
         for topic in self.topics.values():
-            for partition in topic.partitions:
+            for partition in topic.partitions.used():
                 partition.close()
 
     def _check(self, name: str, partitions: int, config: dict[str, str]) -> None:
@@ -128,18 +162,15 @@ class Catalog:
             )
         parse_config(config)
 
-    def _open(self, name: str, entry: _Entry) -> Topic:
-        return Topic(
-            name, entry, [self._open_partition(name, entry, index) for index in range(entry.partitions)]
-        )
+    def _topic(self, name: str, entry: _Entry) -> Topic:
+        topic = Topic(name, entry, Partitions(entry.partitions, lambda index: self._open(topic, index)))
+        return topic
 
-    def _open_partition(self, name: str, entry: _Entry, index: int) -> Partition:
-        config = parse_config(entry.config)
-        folder = self._folder / "topics" / f"{name}-{index}"
-        disk = self._disk if config.headwater_durable else self._volatile
-        partition = Partition(
-            disk, folder, config, sync_on_commit=self._sync_on_commit and config.headwater_durable
-        )
+    def _open(self, topic: Topic, index: int) -> Partition:
+        folder = self._folder / "topics" / f"{topic.name}-{index}"
+        durable = topic.parsed.headwater_durable
+        disk = self._disk if durable else self._volatile
+        partition = Partition(disk, folder, topic.parsed, sync_on_commit=self._sync_on_commit and durable)
         partition.on_dirty = self._on_dirty
         return partition
 
@@ -151,9 +182,13 @@ class Catalog:
         self._disk.replace(self._folder / CATALOG_FILE, msgspec.json.format(msgspec.json.encode(entries)))
         self._entries = entries
 
-    def _remove_leftovers(self) -> None:
-        """Folders of topics whose deletion or creation was cut short by a crash."""
-        known = {p.folder.name for topic in self.topics.values() for p in topic.partitions}
-        for name in self._disk.names(self._folder / "topics"):
-            if name not in known:
-                self._disk.remove_folder(self._folder / "topics" / name)
+    def _open_folders(self) -> None:
+        """Opens every partition that has files, and removes those of topics whose deletion or creation was cut short by a crash."""
+        for folder in self._disk.names(self._folder / "topics"):
+            name, _, number = folder.rpartition("-")
+            topic = self.topics.get(name)
+            index = int(number) if number.isdecimal() else -1
+            if topic is not None and 0 <= index < len(topic.partitions) and str(index) == number:
+                topic.partitions[index]
+            else:
+                self._disk.remove_folder(self._folder / "topics" / folder)

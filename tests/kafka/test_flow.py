@@ -1,0 +1,243 @@
+"""Flow control: who does not read, or does not finish what it began, costs itself; the others are served, in bounded memory."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from headwater.kafka.codec import layout
+from headwater.kafka.flow import ANSWER_BYTES_MAX, Flow
+from headwater.kafka.server import Server
+from headwater.log.broker import Broker
+from headwater.log.memory import MemoryDisk
+from headwater.record import Record, encode_batch
+from protocol import _build
+
+API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 42, -1)
+
+
+def frame(name: str, version: int, correlation: int, **fields: object) -> bytes:
+    request = layout(name, "request")
+    body = b"".join(request.encode(version, _build(request, "", fields)))
+    head = struct.pack(">hhih", request.api.key, version, correlation, -1)
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def fetch(topic: str, correlation: int = 1, *, wait_ms: int = 0, max_bytes: int = 100 << 20) -> bytes:
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": max_bytes}
+    topics = [{"topic": topic, "partitions": [part]}]
+    return frame(
+        "Fetch",
+        11,
+        correlation,
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        session_epoch=-1,
+        topics=topics,
+    )
+
+
+def produce(topic: str, value: bytes, correlation: int = 1) -> bytes:
+    data = encode_batch([Record(None, value, (), 1000)])
+    topics = [{"name": topic, "partition_data": [{"index": 0, "records": data}]}]
+    return frame("Produce", 7, correlation, acks=-1, timeout_ms=1000, topic_data=topics)
+
+
+def resident_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+def answer(client: socket.socket) -> tuple[int, int]:
+    """Size and correlation id of the next answer, whose content is thrown away."""
+    size, correlation = struct.unpack(">ii", client.recv(8, socket.MSG_WAITALL))
+    left = size - 4
+    while left:
+        left -= len(client.recv(min(left, 1 << 20)))
+    return size, correlation
+
+
+def test_a_client_that_never_reads_is_paused_and_gets_everything_when_it_reads(own_broker):
+    producer = Producer({"bootstrap.servers": own_broker.bootstrap})
+    for _ in range(40):
+        producer.produce("slow", b"x" * 500_000)
+        producer.flush(10)
+    before = resident_mb(own_broker.pid)
+    with socket.create_connection(("127.0.0.1", own_broker.port), timeout=20) as slow:
+        wanted = 500
+        slow.sendall(b"".join(fetch("slow", i) for i in range(wanted)))
+        for _ in range(50):  # the others do not notice
+            with socket.create_connection(("127.0.0.1", own_broker.port), timeout=10) as other:
+                other.sendall(API_VERSIONS)
+                assert answer(other)[1] == 42
+        assert resident_mb(own_broker.pid) < before + 40
+        for i in range(60):
+            size, correlation = answer(slow)
+            assert correlation == i
+            assert 400_000 < size < ANSWER_BYTES_MAX + 1000
+        assert resident_mb(own_broker.pid) < before + 60
+
+
+def test_a_request_behind_a_waiting_fetch_is_handled_when_that_is_over(own_broker):
+    Producer({"bootstrap.servers": own_broker.bootstrap}).list_topics("waiting", timeout=10)
+    with socket.create_connection(("127.0.0.1", own_broker.port), timeout=10) as client:
+        client.sendall(fetch("waiting", 1, wait_ms=300) + API_VERSIONS + fetch("waiting", 3, wait_ms=1))
+        assert [answer(client)[1] for _ in range(3)] == [1, 42, 3]
+
+
+class Clients(contextlib.AsyncExitStack):
+    """Clients whose system takes very little of what they do not read; they end with the test."""
+
+    async def connect(self, server: Server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, server.address)
+        reader, writer = await asyncio.open_connection(sock=raw, limit=1024)
+        self.push_async_callback(self._end, writer)
+        return reader, writer
+
+    async def _end(self, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def said(reader: asyncio.StreamReader) -> int:
+    size, correlation = struct.unpack(">ii", await asyncio.wait_for(reader.readexactly(8), 10))
+    left = size - 4
+    while left:
+        left -= len(await reader.read(min(left, 1 << 20)))
+    return correlation
+
+
+async def until(condition, seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  the server has no event for it
+            await asyncio.sleep(0.005)
+
+
+def serving(steps, limit_bytes: int) -> None:
+    async def run() -> None:
+        broker = Broker(Path("/memory"), disk=MemoryDisk(), flush="os")
+        broker.catalog.create("t", 1, {"max.message.bytes": "20000000"})
+        server = Server(broker, "127.0.0.1", 0, buffered_bytes_max=limit_bytes)
+        await server.start()
+        async with Clients() as clients:
+            await steps(server, clients)
+        await server.stop()
+
+    asyncio.run(run())
+
+
+def test_many_clients_that_never_read_hold_no_more_than_the_limit_and_others_are_served():
+    limit = 32 << 20
+
+    async def steps(server: Server, clients: Clients) -> None:
+        reader, writer = await clients.connect(server)
+        for i in range(12):
+            writer.write(produce("t", b"x" * 900_000, i))
+            assert await said(reader) == i
+        highest, slow = 0, []
+        for _ in range(60):
+            slow.append(await clients.connect(server))
+            slow[-1][1].write(fetch("t"))
+            writer.write(API_VERSIONS)
+            assert await said(reader) == 42
+            highest = max(highest, server.flow.total_bytes)
+        assert limit / 2 < highest <= limit
+        writer.write(fetch("t", 7))
+        assert await said(reader) == 7
+        for _, each in slow:
+            each.transport.abort()
+        await until(lambda: server.flow.total_bytes == 0)
+
+    serving(steps, limit)
+
+
+def test_a_large_request_waits_for_room_and_is_read_when_there_is_some():
+    async def steps(server: Server, clients: Clients) -> None:
+        first, second = produce("t", b"x" * 3_000_000, 1), produce("t", b"x" * 3_000_000, 2)
+        (reader_1, writer_1), (reader_2, writer_2), (reader_3, writer_3) = [
+            await clients.connect(server) for _ in range(3)
+        ]
+        writer_1.write(first[:1_000_000])
+        await until(lambda: server.flow.total_bytes >= len(first))
+        writer_2.write(second)
+        writer_3.write(API_VERSIONS)
+        assert await said(reader_3) == 42
+        with contextlib.suppress(TimeoutError):
+            assert not await asyncio.wait_for(reader_2.read(1), 0.2)
+        assert server.flow.total_bytes < 4_000_000
+        writer_1.write(first[1_000_000:])
+        assert await said(reader_1) == 1
+        assert await said(reader_2) == 2
+
+    serving(steps, 4_000_000)
+
+
+def test_a_client_that_goes_while_its_fetch_waits_is_noticed():
+    async def steps(server: Server, clients: Clients) -> None:
+        writers = [(await clients.connect(server))[1] for _ in range(20)]
+        for writer in writers:
+            writer.write(fetch("t", wait_ms=60_000))
+        await until(lambda: len(server.broker.catalog.partition("t", 0)._watchers) == 20)
+        for writer in writers:
+            writer.close()
+        await until(lambda: not server.connections)
+        assert not server.broker.catalog.partition("t", 0)._watchers
+
+    serving(steps, 1 << 20)
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.closed, self.given = "", 0
+
+    def room_given(self) -> None:
+        self.given += 1
+
+    def close(self, reason: str) -> None:
+        self.closed = reason
+
+
+def test_who_holds_room_and_does_nothing_is_closed_while_another_waits_and_only_then():
+    async def run() -> None:
+        flow = Flow(100, stall_s=0.05)
+        idle, busy, waiting = Holder(), Holder(), Holder()
+        flow.hold(idle, 40)
+        flow.hold(busy, 40)
+        await asyncio.sleep(0.1)
+        assert not idle.closed
+        assert not flow.has_room(waiting, 50)
+        for _ in range(100):
+            flow.hold(busy, 40)
+            if idle.closed:
+                break
+            await asyncio.sleep(0.005)
+        assert "no progress" in idle.closed
+        assert (busy.closed, waiting.given > 0, flow.total_bytes) == ("", True, 40)
+        assert flow.has_room(waiting, 50)
+        flow.forget(busy)
+
+    asyncio.run(run())
+
+
+def test_who_waits_for_room_is_served_in_turn_and_a_request_larger_than_all_room_when_it_is_alone():
+    async def run() -> None:
+        flow = Flow(100)
+        holder, first, second = Holder(), Holder(), Holder()
+        flow.hold(holder, 90)
+        assert not flow.has_room(first, 200)
+        assert not flow.has_room(second, 5)
+        flow.hold(holder, 0)
+        assert (first.given, second.given) == (1, 0)
+        assert flow.has_room(first, 200)
+        flow.forget(first)
+        flow.forget(second)
+
+    asyncio.run(run())
