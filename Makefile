@@ -23,8 +23,8 @@ lint: $(VENV)/.setup  ## ruff and mypy
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs: 300 power cuts, 100,000 fuzzed requests
-	@CRASH_ROUNDS=300 FUZZ_REQUESTS=100000 $(BIN)/pytest tests/crash/test_power_cut.py tests/kafka/test_fuzz.py --timeout 3000 $(ARGS)
+test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs: 300 power cuts, 300 kills, 100,000 fuzzed requests; KIND=kill SEEDS=0-9 for a slice
+	@$(BIN)/python tests/crash/faults.py $(if $(KIND),--kind $(KIND)) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-log: $(VENV)/.setup $(VENV)/.setup-test  ## the embedded log against Apache Kafka
 	@$(BIN)/python bench/log.py $(ARGS)

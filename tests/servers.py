@@ -48,7 +48,8 @@ class BrokerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self.log = folder.parent / f"{folder.name}.log"
 
-    def start(self) -> None:
+    def launch(self) -> None:
+        """Starts the process, and does not wait for it."""
         command = [
             sys.executable,
             "-m",
@@ -61,6 +62,10 @@ class BrokerProcess:
         ]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen([*command, *self._arguments], stdout=log, stderr=log)
+
+    def start(self) -> None:
+        self.launch()
+        assert self._process is not None
         wait_until(lambda: answers(self.port) or self._process.poll() is not None, 20, "the broker's port")
         assert self._process.poll() is None, self.log.read_text()
 

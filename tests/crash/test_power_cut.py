@@ -2,7 +2,7 @@
 
 Each round goes on with the disk that the last cut left. Everything that was acknowledged must be there, once, at its offset;
 committed transactions whole, aborted ones invisible; committed offsets of groups never go back.
-CRASH_ROUNDS sets the number of rounds.
+CRASH_ROUNDS sets the number of rounds, CRASH_SEED the first seed; each seed is a disk with ten rounds.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from headwater.record import CONTROL
 from protocol import Client
 
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "20"))
+FIRST_SEED = int(os.environ.get("CRASH_SEED", "0"))
 PARTITIONS = 3
 TOPIC = "t"
 FOLDER = Path("/memory")
@@ -191,7 +192,7 @@ def run(seed: int, rounds: int, flush: str) -> Expected:
     return expected
 
 
-@pytest.mark.parametrize("seed", range(max(ROUNDS // 10, 1)))
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + max(ROUNDS // 10, 1)))
 def test_nothing_acknowledged_is_lost_doubled_or_half_done_in_power_cuts(seed):
     expected = run(seed, 10, "commit")
 

@@ -1,6 +1,6 @@
 """Mutated requests, cut frames, giant lengths and slow writers: the broker says why it closes, and goes on serving others.
 
-FUZZ_REQUESTS sets how many requests are sent.
+FUZZ_REQUESTS sets how many requests are sent, FUZZ_SEED which ones.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ from headwater.kafka.server import FAMILIES
 from servers import BrokerProcess, wait_until
 
 REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "5000"))
+SEED = int(os.environ.get("FUZZ_SEED", "11"))
 REQUESTS_PER_CONNECTION = 20
 assert FAMILIES  # imported, they have registered their handlers
 
@@ -138,7 +139,7 @@ def send_some(port: int, chance: random.Random) -> int:
 
 
 def test_mutated_requests_never_end_the_broker_nor_leak(fuzzed):
-    chance, files = random.Random(11), open_files(fuzzed.pid)
+    chance, files = random.Random(SEED), open_files(fuzzed.pid)
     half_way_kb = 0
     sent = 0
     while sent < REQUESTS:

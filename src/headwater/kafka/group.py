@@ -186,7 +186,7 @@ def offset_commit(request: Request) -> Answer:
     except Refused as refused:
         fail_all(topics, refused.code)
         return answer
-    return after(broker.committed(), answer)
+    return after(broker, answer, lambda code: fail_all(topics, code))
 
 
 def may_commit(broker: Broker, body: Message, generation: int) -> ErrorCode:
@@ -349,7 +349,12 @@ def delete_groups(request: Request) -> Answer:
     results = [
         entry(group_id=name, error_code=_delete(request.broker, name)) for name in request.body.groups_names
     ]
-    return after(request.broker.committed(), _deleted.struct()(results=results))
+
+    def fail(code: ErrorCode) -> None:
+        for result in results:
+            result.error_code = result.error_code or code
+
+    return after(request.broker, _deleted.struct()(results=results), fail)
 
 
 def _delete(broker: Broker, group_id: str) -> ErrorCode:
@@ -378,7 +383,7 @@ def offset_delete(request: Request) -> Answer:
         doomed += [(topic.name, part.partition_index) for part in topic.partitions]
     if code is ErrorCode.NONE:
         broker.offsets.delete(body.group_id, doomed)
-    return after(broker.committed(), _offsets_deleted.struct()(topics=topics))
+    return after(broker, _offsets_deleted.struct()(topics=topics), lambda code: fail_all(topics, code))
 
 
 def _known(broker: Broker, group_id: str) -> Group:
@@ -404,9 +409,14 @@ def _resolve(done: asyncio.Future[Message], answer: Message) -> None:
         done.set_result(answer)
 
 
-def after(future: asyncio.Future[None], answer: Message) -> asyncio.Future[Message]:
-    """An answer that waits until what it says is safe."""
+def after(broker: Broker, answer: Message, fail: Callable[[ErrorCode], None]) -> asyncio.Future[Message]:
+    """An answer that waits until the groups' records are safe; ``fail`` turns it into a refusal when their sync has failed."""
     done: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-    finish: Callable[[object], None] = lambda _: _resolve(done, answer)  # noqa: E731
-    future.add_done_callback(finish)
+
+    def finish(_: object) -> None:
+        if broker.offsets.partition.offline:
+            fail(ErrorCode.KAFKA_STORAGE_ERROR)
+        _resolve(done, answer)
+
+    broker.committed().add_done_callback(finish)
     return done

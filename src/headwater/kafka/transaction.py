@@ -121,7 +121,7 @@ def commit_offsets(request: Request) -> Answer:
     except Refused as refused:
         fail_all(topics, _spoken(refused.code, knows_fenced=False))
         return answer
-    return after(broker.committed(), answer)
+    return after(broker, answer, lambda code: fail_all(topics, code))
 
 
 @serves("DescribeTransactions", 0, 0)

@@ -5,8 +5,9 @@ whose decision stands there is carried out after a restart; one that was open is
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ from headwater.log.offsets import OFFSETS_TOPIC, Offsets
 from headwater.log.partition import Partition, read_all
 from headwater.log.producer import Marker
 from headwater.log.topic import Catalog
-from headwater.log.transaction import PREPARED, Transaction
+from headwater.log.transaction import PREPARED, Transaction, TransactionState
 from headwater.record import Record, encode_batch
 
 __all__ = ["TRANSACTIONS_TOPIC", "Identity", "Transactions"]
@@ -88,13 +89,19 @@ class Transactions:
             if current.producer_id >= 0 and current != (transaction.producer_id, transaction.epoch):
                 raise Refused(ErrorCode.PRODUCER_FENCED, f"{transactional_id} has a newer producer")
             if transaction.deadline_ms is not None:
-                transaction.next_epoch(self._new_producer_id)
-                await asyncio.shield(self._begin(self._end(transaction, commit=False)))
-            transaction.next_epoch(self._new_producer_id, asked_by_owner=current.producer_id >= 0)
-            transaction.timeout_ms = timeout_ms
-        self._store(transaction)
-        await self._committed()
-        return Identity(transaction.producer_id, transaction.epoch)
+                await asyncio.shield(self._begin(self._abort(transaction)))
+                if transaction.state is not TransactionState.COMPLETE_ABORT:
+                    raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"{transactional_id} is used meanwhile")
+            with self._changing(transaction):
+                transaction.next_epoch(self._new_producer_id, asked_by_owner=current.producer_id >= 0)
+                transaction.timeout_ms = timeout_ms
+        if transactional_id not in self.by_id:
+            self._store(transaction)
+        identity = Identity(
+            transaction.producer_id, transaction.epoch
+        )  # another call may move on while this one waits
+        await self._stored()
+        return identity
 
     async def add(
         self, transactional_id: str, identity: Identity, partitions: set[tuple[str, int]], groups: set[str]
@@ -102,14 +109,19 @@ class Transactions:
         """Takes partitions, and the offsets of groups, into the producer's transaction."""
         transaction = self._owned(transactional_id, identity)
         wanted = partitions | ({(OFFSETS_TOPIC, 0)} if groups else set())
-        if transaction.add(wanted, groups, self._clock.now_ms()):
-            self._store(transaction)
+        if not transaction.has(wanted, groups):
+            with self._changing(transaction):
+                transaction.add(wanted, groups, self._clock.now_ms())
             self._schedule(transaction)
-            await self._committed()
+        await self._stored()
 
     async def end(self, transactional_id: str, identity: Identity, *, commit: bool) -> None:
         """Commits or aborts: returns when every partition has the marker. Once decided it is carried out, also if the client goes away."""
-        await asyncio.shield(self._begin(self._end(self._owned(transactional_id, identity), commit=commit)))
+        transaction = self._owned(transactional_id, identity)
+        if transaction.decides(commit=commit):
+            with self._changing(transaction):
+                transaction.prepare(commit=commit)
+            await asyncio.shield(self._begin(self._carry_out(transaction)))
 
     def commit_offsets(
         self,
@@ -130,7 +142,7 @@ class Transactions:
     def check_produce(self, identity: Identity, topic: str, partition: int) -> None:
         """Whether a transactional batch may be appended: its producer must own an open transaction that includes the partition."""
         transaction = self._by_producer.get(identity.producer_id)
-        if transaction is None:
+        if transaction is None or transaction.producer_id != identity.producer_id:
             raise Refused(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING,
                 f"producer {identity.producer_id} has no transactional id",
@@ -163,25 +175,47 @@ class Transactions:
         transaction.check(*identity)
         return transaction
 
-    async def _end(self, transaction: Transaction, *, commit: bool) -> None:
-        if transaction.prepare(commit=commit):
-            self._store(transaction)
-            self._schedule(transaction)
-            await self._committed()
-            await self._carry_out(transaction)
+    def _abort(self, transaction: Transaction) -> Coroutine[None, None, None]:
+        """Fences the producer and decides against its open transaction; what is returned carries that out."""
+        with self._changing(transaction):
+            transaction.fence()
+            transaction.prepare(commit=False)
+        return self._carry_out(transaction)
 
     async def _carry_out(self, transaction: Transaction) -> None:
-        """Writes the markers of a decided transaction. One that cannot be written keeps it undone: it is tried again, also after a restart."""
+        """Writes the markers of a decided transaction, once the decision is safe.
+
+        One that cannot be written, or whose sync failed, keeps it undone: it is tried again, also after a restart.
+        """
+        self._schedule(transaction)
+        await self._stored()
         marker = Marker(transaction.producer_id, transaction.epoch, transaction.commits)
-        left = sorted(transaction.partitions)
+        left = transaction.partitions
         while left:
-            left = [each for each in left if not self._write_marker(marker, *each)]
+            written = {each for each in left if self._write_marker(marker, *each)}
+            await self._committed()
+            left = {each for each in left if each not in written or self._is_offline(*each)}
             if left:
-                logger.warning("transaction %s still lacks markers in %s", transaction.id, left)
+                logger.warning("transaction %s still lacks markers in %s", transaction.id, sorted(left))
                 await asyncio.sleep(MARKER_RETRY_S)
-        await self._committed()
-        transaction.complete()
-        self._store(transaction)
+        await self._complete(transaction)
+
+    async def _complete(self, transaction: Transaction) -> None:
+        """Takes note that all markers are safe; a full disk is waited for."""
+        while True:
+            try:
+                with self._changing(transaction):
+                    transaction.complete()
+            except Refused:
+                if self._partition.offline:
+                    raise
+                await asyncio.sleep(MARKER_RETRY_S)
+            else:
+                return
+
+    def _is_offline(self, name: str, index: int) -> bool:
+        topic = self._catalog.topics.get(name)
+        return topic is not None and index < len(topic.partitions) and topic.partitions[index].offline
 
     def _write_marker(self, marker: Marker, name: str, index: int) -> bool:
         """False if the partition could not take the marker; a topic that was deleted meanwhile needs none."""
@@ -195,6 +229,23 @@ class Transactions:
         if name == OFFSETS_TOPIC:
             self._offsets.end(marker.producer_id, commit=marker.commit)
         return True
+
+    @contextlib.contextmanager
+    def _changing(self, transaction: Transaction) -> Iterator[None]:
+        """Stores a change; one that the disk refuses has not happened."""
+        before = transaction.copy()
+        try:
+            yield
+            self._store(transaction)
+        except Refused:
+            transaction.restore(before)
+            raise
+
+    async def _stored(self) -> None:
+        """Waits until what was stored is safe; raises Refused if it may be lost."""
+        await self._committed()
+        if self._partition.offline:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{TRANSACTIONS_TOPIC} is offline")
 
     def _store(self, transaction: Transaction) -> None:
         record = Record(transaction.id.encode(), msgspec.json.encode(transaction), (), self._clock.now_ms())
@@ -224,15 +275,25 @@ class Transactions:
         logger.warning(
             "transaction of %s was open for %d ms and is aborted", transaction.id, transaction.timeout_ms
         )
-        transaction.next_epoch(self._new_producer_id)
-        self._begin(self._end(transaction, commit=False))
+        try:
+            ending = self._abort(transaction)
+        except Refused as refused:
+            logger.warning("transaction of %s cannot be aborted now: %s", transaction.id, refused)
+            self._timers[transaction.id] = self._loop.call_later(MARKER_RETRY_S, self._time_out, transaction)
+        else:
+            self._begin(ending)
 
     def _begin(self, ending: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Runs an ending to its end, whoever waits for it."""
         task = self._loop.create_task(ending)
         self._endings.add(task)
-        task.add_done_callback(self._endings.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._endings.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a transaction's end waits for the next start: %s", task.exception())
 
     def _load(self) -> None:
         for _, records in read_all(self._partition):
@@ -242,4 +303,5 @@ class Transactions:
         for transaction in self.by_id.values():
             if transaction.state in PREPARED:
                 self._begin(self._carry_out(transaction))
-            self._schedule(transaction)
+            else:
+                self._schedule(transaction)

@@ -2,6 +2,7 @@
 
 import errno
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,8 @@ class MemoryDisk:
         self.full_after_bytes: int | None = None
         self._names: dict[Path, _Inode] = {}
         self._durable_names: dict[Path, _Inode] = {}
+        self._renamed: dict[Path, Path] = {}
+        self._naming = threading.Lock()
         self._locked: set[Path] = set()
 
     def check(self, operation: Literal["write", "sync"], size: int) -> None:
@@ -72,22 +75,39 @@ class MemoryDisk:
             self.full_after_bytes -= size
 
     def power_cut(self, seed: int | None = None) -> "MemoryDisk":
-        """The disk as it is found afterwards. With a seed, a random part of what was not synced has made it, torn."""
+        """The disk as it is found afterwards: only what was synced.
+
+        With a seed, a random part of the rest has made it: names in any order, writes torn or with a hole of zeros.
+        """
         after = MemoryDisk()
         chance = random.Random(seed)  # noqa: S311  not for secrets
-        for path, inode in self._durable_names.items():
-            content = inode.synced
-            if seed is not None and inode.content.startswith(content):
-                content = bytes(inode.content[: chance.randint(len(content), len(inode.content))])
-            after._names[path] = after._durable_names[path] = _Inode(bytearray(content), content)
+        with self._naming:
+            names = self._durable_names if seed is None else self._some_names(chance)
+            for path, inode in names.items():
+                content = inode.synced if seed is None else _torn(inode, chance)
+                after._names[path] = after._durable_names[path] = _Inode(bytearray(content), content)
         return after
 
+    def _some_names(self, chance: random.Random) -> dict[Path, _Inode]:
+        """Each change of a name that was not synced has happened or not; both sides of a rename together."""
+        happened: dict[Path, bool] = {}
+        names: dict[Path, _Inode] = {}
+        for path in sorted(self._names.keys() | self._durable_names.keys()):
+            change = self._renamed.get(path, path)
+            inode = (
+                self._names if happened.setdefault(change, chance.random() < 0.5) else self._durable_names
+            ).get(path)
+            if inode is not None:
+                names[path] = inode
+        return names
+
     def open(self, path: Path, *, create: bool = False) -> File:
-        if path not in self._names:
-            if not create:
-                raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-            self._names[path] = _Inode()
-        return _MemoryFile(self, self._names[path])
+        with self._naming:
+            if path not in self._names:
+                if not create:
+                    raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+                self._names[path] = _Inode()
+            return _MemoryFile(self, self._names[path])
 
     def read(self, path: Path) -> bytes | None:
         inode = self._names.get(path)
@@ -96,36 +116,58 @@ class MemoryDisk:
     def replace(self, path: Path, data: bytes) -> None:
         self.check("write", len(data))
         self.check("sync", 0)
-        self._names[path] = self._durable_names[path] = _Inode(bytearray(data), data)
+        with self._naming:
+            self._names[path] = self._durable_names[path] = _Inode(bytearray(data), data)
 
     def names(self, folder: Path) -> list[str]:
-        return sorted({path.relative_to(folder).parts[0] for path in self._names if folder in path.parents})
+        with self._naming:
+            return sorted(
+                {path.relative_to(folder).parts[0] for path in self._names if folder in path.parents}
+            )
 
     def make_folder(self, folder: Path) -> None:
         pass
 
     def sync_folder(self, folder: Path) -> None:
         self.check("sync", 0)
-        gone = [path for path in self._durable_names if path.parent == folder and path not in self._names]
-        for path in gone:
-            del self._durable_names[path]
-        self._durable_names |= {path: inode for path, inode in self._names.items() if path.parent == folder}
+        with self._naming:
+            here = {path: inode for path, inode in self._names.items() if path.parent == folder}
+            kept = {path: inode for path, inode in self._durable_names.items() if path.parent != folder}
+            self._durable_names = kept | here
+            self._renamed = {path: old for path, old in self._renamed.items() if path.parent != folder}
 
     def exists(self, path: Path) -> bool:
         return path in self._names
 
     def rename(self, old: Path, new: Path) -> None:
-        self._names[new] = self._names.pop(old)
+        with self._naming:
+            self._names[new] = self._names.pop(old)
+            self._renamed[new] = self._renamed.get(old, old)
 
     def remove(self, path: Path) -> None:
-        self._names.pop(path, None)
+        with self._naming:
+            self._names.pop(path, None)
 
     def remove_folder(self, folder: Path) -> None:
-        for path in [path for path in self._names if folder in path.parents]:
-            self.remove(path)
+        with self._naming:
+            self._names = {path: inode for path, inode in self._names.items() if folder not in path.parents}
 
     def lock(self, folder: Path) -> Callable[[], None]:
         if folder in self._locked:
             raise StorageError(f"data folder {folder} is in use by another broker")
         self._locked.add(folder)
         return lambda: self._locked.discard(folder)
+
+
+def _torn(inode: _Inode, chance: random.Random) -> bytes:
+    """What was synced and some of what was written behind it; a block in between may not have arrived."""
+    synced, written = inode.synced, bytes(inode.content)
+    if not written.startswith(synced):
+        return synced
+    end = chance.randint(len(synced), len(written))
+    tail = bytearray(written[len(synced) : end])
+    if tail and chance.random() < 0.3:
+        start = chance.randrange(len(tail))
+        stop = chance.randint(start, len(tail))
+        tail[start:stop] = bytes(stop - start)
+    return synced + bytes(tail)

@@ -11,6 +11,7 @@ same. There is no I/O and no clock in here: ``coordinator.py`` stores what is de
 
 import enum
 from collections.abc import Callable
+from copy import copy
 
 import msgspec
 
@@ -19,6 +20,7 @@ from headwater.errors import ErrorCode, Refused
 __all__ = ["Transaction", "TransactionState"]
 
 EPOCH_MAX = 32_766
+"""The last epoch that a producer is given. The one behind it fences that producer, so that its id still stands on the marker."""
 
 
 class TransactionState(enum.Enum):
@@ -77,26 +79,32 @@ class Transaction(msgspec.Struct):
                 ErrorCode.CONCURRENT_TRANSACTIONS, f"{self.id} is still ending its last transaction"
             )
 
-    def add(self, partitions: set[tuple[str, int]], groups: set[str], now_ms: int) -> bool:
-        """Takes partitions and groups into the transaction, which this may begin; says whether anything is new."""
-        if self.state is TransactionState.ONGOING and partitions <= self.partitions and groups <= self.groups:
-            return False
+    def has(self, partitions: set[tuple[str, int]], groups: set[str]) -> bool:
+        """Whether the open transaction includes all of these."""
+        return (
+            self.state is TransactionState.ONGOING and partitions <= self.partitions and groups <= self.groups
+        )
+
+    def add(self, partitions: set[tuple[str, int]], groups: set[str], now_ms: int) -> None:
+        """Takes partitions and groups into the transaction, which this may begin."""
         if self.state is not TransactionState.ONGOING:
             self.state, self.started_ms = TransactionState.ONGOING, now_ms
             self.partitions, self.groups = set(), set()
-        self.partitions |= partitions
-        self.groups |= groups
-        return True
+        self.partitions = self.partitions | partitions
+        self.groups = self.groups | groups
 
-    def prepare(self, *, commit: bool) -> bool:
-        """Decides the open transaction; False when the same decision was carried out before."""
+    def decides(self, *, commit: bool) -> bool:
+        """Whether there is something to decide; False when the same decision was carried out before."""
         if self.state is TransactionState.ONGOING:
-            self.state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
             return True
         done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
         if self.state is done or (self.state is TransactionState.EMPTY and not commit):
             return False
         raise Refused(ErrorCode.INVALID_TXN_STATE, f"{self.id} has no open transaction: {self.state.value}")
+
+    def prepare(self, *, commit: bool) -> None:
+        """Decides the open transaction."""
+        self.state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
 
     def complete(self) -> None:
         """All markers are written."""
@@ -104,9 +112,22 @@ class Transaction(msgspec.Struct):
         self.partitions, self.groups = set(), set()
         self.started_ms = -1
 
+    def fence(self) -> None:
+        """Shuts the producer out of its open transaction, which is then aborted under the same producer id."""
+        self.former_epoch = -1
+        self.epoch += 1
+
     def next_epoch(self, new_producer_id: Callable[[], int], *, asked_by_owner: bool = False) -> None:
         """Fences the epoch so far: its producer, or a new incarnation of it, goes on with the next one."""
         self.former_epoch = self.epoch if asked_by_owner else -1
         self.epoch += 1
         if self.epoch > EPOCH_MAX:
-            self.producer_id, self.epoch = new_producer_id(), 0
+            self.producer_id, self.epoch, self.former_epoch = new_producer_id(), 0, -1
+
+    def copy(self) -> "Transaction":
+        return copy(self)
+
+    def restore(self, former: "Transaction") -> None:
+        """Becomes again what it was; its sets are replaced and never changed, so the copy is whole."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(former, name))
