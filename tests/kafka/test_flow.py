@@ -185,11 +185,11 @@ def test_a_client_that_goes_while_its_fetch_waits_is_noticed():
         writers = [(await clients.connect(server))[1] for _ in range(20)]
         for writer in writers:
             writer.write(fetch("t", wait_ms=60_000))
-        await until(lambda: len(server.broker.catalog.partition("t", 0)._watchers) == 20)
+        await until(lambda: len(server.broker.catalog.partition("t", 0).watchers) == 20)
         for writer in writers:
             writer.close()
         await until(lambda: not server.connections)
-        assert not server.broker.catalog.partition("t", 0)._watchers
+        assert not server.broker.catalog.partition("t", 0).watchers
 
     serving(steps, 1 << 20)
 
