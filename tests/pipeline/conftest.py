@@ -1,4 +1,4 @@
-"""One Spark session for all pipeline tests, on the shared embedded broker; each test has topics and folders of its own."""
+"""One Spark session for all pipeline tests, on the shared embedded broker or, where a test asks for both logs, also on Apache Kafka; each test has topics and folders of its own."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from ordershop import Shop
 
 
 @pytest.fixture(scope="session")
-def spark(bootstrap: str, tmp_path_factory: pytest.TempPathFactory):
+def spark(tmp_path_factory: pytest.TempPathFactory):
     settings = Settings(
         log=f"embedded:{tmp_path_factory.mktemp('spark')}", spark="local[12,4]", spark_memory="1g"
     )

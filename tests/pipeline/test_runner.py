@@ -11,7 +11,7 @@ import headwater as hw
 from headwater.pipeline.runner import Runner, batch, rows
 from headwater.pipeline.topics import Topics
 from ordershop import Order, hurry, orders
-from servers import wait_until
+from servers import both_logs, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -31,6 +31,7 @@ def stamp(moment):
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+@both_logs
 def test_the_orders_example_gives_the_answer_of_plain_python(shop):
     app = hw.App.load(str(EXAMPLE))
     example = app.graph().streams["orders"].type
@@ -80,6 +81,7 @@ def test_a_sql_view_equals_the_python_view(shop):
     assert shop.table(shop.name("sql")) == shop.table(shop.name("python")) == sums(events)
 
 
+@both_logs
 def test_a_restart_goes_on_without_a_lost_or_doubled_row(shop):
     app = shop.app()
     view = shop.name("totals")
@@ -97,6 +99,7 @@ def test_a_restart_goes_on_without_a_lost_or_doubled_row(shop):
     assert rows(app, shop.settings) == {view: sums(orders(100))}
 
 
+@both_logs
 def test_once_takes_what_is_there_and_ends(shop):
     app = shop.app()
     view = shop.name("totals")
@@ -123,6 +126,7 @@ def test_records_carry_view_run_and_batch(shop):
     assert len({header["run"] for header in headers}) == 1
 
 
+@both_logs
 def test_lag_tools_see_what_a_view_has_read(shop):
     app = shop.app()
     view = shop.name("totals")
@@ -134,6 +138,7 @@ def test_lag_tools_see_what_a_view_has_read(shop):
     assert shop.committed(view) == topics.ends([shop.name("orders")])
 
 
+@both_logs
 def test_an_invalid_record_is_counted_once_by_three_views(shop):
     app = shop.app()
     views = [shop.name(f"v{n}") for n in range(3)]
@@ -163,6 +168,7 @@ def test_an_invalid_record_is_counted_once_by_three_views(shop):
         assert shop.table(view) == sums(orders(20))
 
 
+@both_logs
 def test_a_stream_by_pattern_reads_all_its_topics_but_none_of_ours(shop):
     app = hw.App("shop")
     app.stream("orders", Order, key="customer_id", time="at", pattern=rf"{shop.prefix}\..*")
@@ -248,6 +254,7 @@ def test_a_query_that_fails_ends_wait_with_its_reason(shop):
     runner.stop()
 
 
+@both_logs
 def test_batch_is_a_frame_over_the_whole_log(shop):
     app = shop.app()
     app.sql(shop.name("totals"), SUMS, key="country")

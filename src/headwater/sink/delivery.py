@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from headwater.access import Log, access
 from headwater.change import Change
-from headwater.client import consumer
+from headwater.client import acquaint, consumer
 from headwater.clock import Clock, SystemClock
 from headwater.errors import HeadwaterError, MachineError
 from headwater.position import Position
@@ -203,6 +203,8 @@ class Delivery:
     def _assign(self, view: str, partitions: range) -> None:
         if not partitions:
             return
+        if view not in self._assigned:
+            acquaint(self._consumer)
         self._assigned[view] = partitions.stop
         offsets = self._tables[view].position().of(view)
         places = [TopicPartition(view, p, offsets.get(p, OFFSET_BEGINNING)) for p in partitions]
