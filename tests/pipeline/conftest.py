@@ -10,11 +10,14 @@ from ordershop import Shop
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory):
-    settings = Settings(
-        log=f"embedded:{tmp_path_factory.mktemp('spark')}", spark="local[12,4]", spark_memory="1g"
-    )
-    running = session.start(settings)
+def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Spark's own logs are."""
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(spark_folder: Path):
+    running = session.start(Settings(log=f"embedded:{spark_folder}", spark="local[12,4]", spark_memory="1g"))
     yield running
     running.stop()
 

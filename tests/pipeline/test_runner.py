@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
+from headwater.partition import murmur2
 from headwater.pipeline.runner import Runner, batch, rows
 from headwater.pipeline.topics import Topics
 from ordershop import Order, hurry, orders
@@ -64,6 +65,8 @@ def test_the_orders_example_gives_the_answer_of_plain_python(shop):
         for start, n in per_minute.items()
     }
     assert rows(app, shop.settings) == {name: shop.table(name) for name in ("revenue", "orders_per_minute")}
+    published = Topics(shop.bootstrap).read(["revenue"])
+    assert all(record.partition() == murmur2(record.key()) % 2 for record in published)
 
 
 def test_a_sql_view_equals_the_python_view(shop):
@@ -99,7 +102,6 @@ def test_a_restart_goes_on_without_a_lost_or_doubled_row(shop):
     assert rows(app, shop.settings) == {view: sums(orders(100))}
 
 
-@both_logs
 def test_once_takes_what_is_there_and_ends(shop):
     app = shop.app()
     view = shop.name("totals")
@@ -126,7 +128,6 @@ def test_records_carry_view_run_and_batch(shop):
     assert len({header["run"] for header in headers}) == 1
 
 
-@both_logs
 def test_lag_tools_see_what_a_view_has_read(shop):
     app = shop.app()
     view = shop.name("totals")
@@ -254,7 +255,6 @@ def test_a_query_that_fails_ends_wait_with_its_reason(shop):
     runner.stop()
 
 
-@both_logs
 def test_batch_is_a_frame_over_the_whole_log(shop):
     app = shop.app()
     app.sql(shop.name("totals"), SUMS, key="country")

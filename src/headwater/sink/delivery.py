@@ -107,7 +107,10 @@ class Delivery:
             self._consumer = self._connect()
             watch = TopicWatch(self._log, self._views, self._clock)
             while not self._stopping.is_set():
-                for view, topic in watch.look().items():
+                found = watch.look()
+                if found.keys() - self._assigned.keys():
+                    acquaint(self._consumer)
+                for view, topic in found.items():
                     self._follow(view, topic)
                 messages = self._take(IDLE_SECONDS if watch.complete else SEARCH_SECONDS)
                 if messages and self._deliver(messages):
@@ -203,8 +206,6 @@ class Delivery:
     def _assign(self, view: str, partitions: range) -> None:
         if not partitions:
             return
-        if view not in self._assigned:
-            acquaint(self._consumer)
         self._assigned[view] = partitions.stop
         offsets = self._tables[view].position().of(view)
         places = [TopicPartition(view, p, offsets.get(p, OFFSET_BEGINNING)) for p in partitions]
