@@ -1,4 +1,5 @@
-"""One Spark session for all pipeline tests, on the shared embedded broker or, where a test asks for both logs, also on Apache Kafka; each test has topics and folders of its own."""
+"""One Spark session for all pipeline tests; each test has topics and folders of its own on the shared embedded broker,
+and on Apache Kafka too where it is marked with ``both_logs``."""
 
 from pathlib import Path
 

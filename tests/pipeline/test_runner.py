@@ -169,7 +169,6 @@ def test_an_invalid_record_is_counted_once_by_three_views(shop):
         assert shop.table(view) == sums(orders(20))
 
 
-@both_logs
 def test_a_stream_by_pattern_reads_all_its_topics_but_none_of_ours(shop):
     app = hw.App("shop")
     app.stream("orders", Order, key="customer_id", time="at", pattern=rf"{shop.prefix}\..*")
