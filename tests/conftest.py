@@ -21,8 +21,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture(scope="session")
-def bootstrap(broker: BrokerProcess) -> str:
-    return broker.bootstrap
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """A log: the embedded one, and Apache Kafka too where a test is marked with ``both_logs``."""
+    return request.getfixturevalue(getattr(request, "param", "broker")).bootstrap
 
 
 @pytest.fixture

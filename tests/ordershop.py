@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-
 import headwater as hw
 from headwater.client import producer
 from headwater.config import Settings
@@ -31,13 +29,14 @@ class Order(hw.Event):
 class Shop:
     """A log with topics under a prefix of its own, and settings for pipelines on it."""
 
-    def __init__(self, bootstrap: str, folder: Path) -> None:
+    def __init__(self, bootstrap: str, folder: Path, **more: str) -> None:
         self.prefix = f"t{next(numbers)}"
-        host, _, port = bootstrap.partition(":")
-        self.settings = Settings(
-            log=f"embedded:{folder}", host=host, broker_port=int(port), trigger_ms=50, spark="local[12,4]"
-        )
+        given = {"log": f"kafka://{bootstrap}", "store": f"sqlite:{folder / 'views'}"} | more
+        self.settings = Settings(trigger_ms=50, spark="local[12,4]", **given)
         self.bootstrap = bootstrap
+        self.log = self.settings.access
+        self._client = Topics(self.log)
+        self._producer = producer(self.log)
 
     def name(self, name: str) -> str:
         return f"{self.prefix}.{name}" if self.prefix else name
@@ -49,13 +48,13 @@ class Shop:
         return app
 
     def make(self, *topics: str) -> None:
-        Topics(self.bootstrap).ensure([self.name(topic) for topic in topics], 2, compact=False)
+        self._client.ensure([self.name(topic) for topic in topics], 2, compact=False)
 
     def send(self, events: Iterable[hw.Event | bytes | None], topic: str = "orders") -> None:
         self.send_to(self.name(topic), events)
 
     def send_to(self, topic: str, events: Iterable[hw.Event | bytes | None]) -> None:
-        out = producer(self.bootstrap)
+        out = self._producer
         for event in events:
             typed = isinstance(event, hw.Event)
             key = key_text([event.customer_id]) if typed else "1"
@@ -64,36 +63,17 @@ class Shop:
 
     def records(self, topic: str) -> list[tuple[str, dict, dict]]:
         """All records of a topic, as key, value and headers."""
-        ends = Topics(self.bootstrap).ends([topic]).get(topic, {})
-        left = {partition: end for partition, end in ends.items() if end}
-        consumer = Consumer(
-            {"bootstrap.servers": self.bootstrap, "group.id": "test", "enable.auto.commit": False}
-        )
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in left])
-        found = []
-        while left:
-            message = consumer.poll(10)
-            assert message is not None, f"{topic} sent nothing"
-            assert message.error() is None
-            found.append((message.key().decode(), json.loads(message.value()), dict(message.headers() or [])))
-            if message.offset() + 1 >= left.get(message.partition(), 0):
-                left.pop(message.partition(), None)
-        consumer.close()
-        return found
+        return [
+            (record.key().decode(), json.loads(record.value()), dict(record.headers() or []))
+            for record in self._client.read([topic])
+        ]
 
     def committed(self, view: str) -> dict[str, dict[int, int]]:
         """What lag tools see of a view."""
-        settings = {"bootstrap.servers": self.bootstrap, "group.id": group(view), "enable.auto.commit": False}
-        consumer = Consumer(settings)
-        ends = Topics(self.bootstrap).ends([self.name("orders")])
-        places = [
-            TopicPartition(topic, partition) for topic, partitions in ends.items() for partition in partitions
-        ]
+        places = self._client.end_offsets([self.name("orders")])
         found: dict[str, dict[int, int]] = {}
-        for place in consumer.committed(places, timeout=10):
-            if place.offset >= 0:
-                found.setdefault(place.topic, {})[place.partition] = place.offset
-        consumer.close()
+        for (topic, partition), offset in self._client.committed(group(view), places).items():
+            found.setdefault(topic, {})[partition] = offset
         return found
 
     def table(self, view: str) -> dict[str, dict]:

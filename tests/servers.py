@@ -12,8 +12,14 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+
+both_logs = pytest.mark.parametrize(
+    "bootstrap", ["broker", "kafka"], ids=["embedded", "kafka"], indirect=True
+)
+"""For a test whose promise depends on the log: it runs on the embedded one and on Apache Kafka, which must agree."""
 
 
 def free_port() -> int:

@@ -1,7 +1,7 @@
-"""The commands that look after a log, as a person types them, against a real broker."""
+"""The commands that look after a log, as a person types them, against the embedded log and Apache Kafka."""
 
+import io
 import json
-import subprocess
 import sys
 import time
 import uuid
@@ -9,6 +9,11 @@ from datetime import UTC, datetime
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+
+from headwater.cli import main
+from servers import both_logs
+
+pytestmark = both_logs
 
 BASE_MS = (time.time_ns() // 10**9 - 3600) * 1000
 """An hour ago: retention would take records that are older than a week."""
@@ -24,14 +29,17 @@ def topic():
 
 
 @pytest.fixture
-def headwater(bootstrap):
+def headwater(bootstrap, monkeypatch, capfd):
     """Runs a command; returns what it printed, or fails with what it complained about."""
 
     def run(*arguments, text="", fails=False):
-        command = [sys.executable, "-m", "headwater", *arguments, "--log", bootstrap]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode != 0) == fails, done.stderr
-        return done.stderr if fails else done.stdout
+        monkeypatch.setattr(sys, "argv", ["headwater", *arguments, "--log", bootstrap])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said, complaint = capfd.readouterr()
+        assert (ended.value.code not in {0, None}) == fails, complaint
+        return complaint if fails else said
 
     return run
 

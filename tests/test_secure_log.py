@@ -1,37 +1,50 @@
 """A log with TLS and users: every command and reader of ours gets in, and whoever does not is told why, without secrets."""
 
+import io
 import json
-import os
-import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from headwater.app import App
+from headwater.cli import main
 from headwater.client import Client
+from headwater.config import Settings
 from headwater.errors import MachineError
+from headwater.node import Node
 from headwater.operate.group import groups
 from headwater.operate.lag import lags
 from headwater.operate.topic import create
 from headwater.sink import Delivery
 from headwater.view import ViewTable
-from servers import wait_until
+from servers import make_certificate, wait_until
 from viewlog import ViewLog
 
+EXAMPLE = Path(__file__).parents[1] / "examples" / "orders" / "app.py"
 
-def run(settings, *arguments, text="", fails=False, **more):
+
+@pytest.fixture
+def run(monkeypatch, capfd):
     """Runs a command with the settings in its environment, as a service manager would give them."""
-    environ = os.environ | settings.environ() | more
-    command = [sys.executable, "-m", "headwater", *arguments]
-    done = subprocess.run(
-        command, input=text, capture_output=True, text=True, timeout=60, check=False, env=environ
-    )
-    assert (done.returncode != 0) == fails, done.stderr
-    assert "horse" not in done.stdout + done.stderr
-    return done.stderr if fails else done.stdout
+
+    def command(settings, *arguments, text="", fails=False):
+        for name, value in settings.environ().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["headwater", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said, complaint = capfd.readouterr()
+        assert (ended.value.code not in {0, None}) == fails, complaint
+        assert "horse" not in said + complaint
+        return complaint if fails else said
+
+    return command
 
 
-def test_the_commands_work_over_tls_as_a_user(guarded_broker):
+def test_the_commands_work_over_tls_as_a_user(run, guarded_broker):
     _, settings = guarded_broker
     run(settings, "topic", "create", "t", "--partitions", "2")
     run(settings, "produce", "t", "--partitioner", "round-robin", text="a\nb\nc\nd\n")
@@ -43,14 +56,14 @@ def test_the_commands_work_over_tls_as_a_user(guarded_broker):
     assert {json.loads(line)["committed"] for line in run(settings, "lag", "g", "--json").splitlines()} == {2}
 
 
-def test_an_address_alone_is_reached_as_the_settings_say(guarded_broker):
+def test_an_address_alone_is_reached_as_the_settings_say(run, guarded_broker):
     process, settings = guarded_broker
     elsewhere = msgspec.structs.replace(settings, log="kafkas://127.0.0.1:1")
     assert "topic" in run(elsewhere, "topic", "list", "--log", process.bootstrap)
     assert "topic" in run(elsewhere, "topic", "list", "--log", f"kafkas://{process.bootstrap}")
 
 
-def test_a_wrong_password_is_told_at_once_and_not_shown(guarded_broker):
+def test_a_wrong_password_is_told_at_once_and_not_shown(run, guarded_broker):
     _, settings = guarded_broker
     wrong = msgspec.structs.replace(settings, log_password="battery-horse")
     assert "Authentication failed" in run(wrong, "topic", "list", fails=True)
@@ -65,6 +78,24 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(guarded_broker):
     trusting = msgspec.structs.replace(settings, log_ca="")
     with pytest.raises(MachineError, match=r"refuses the connection; .*certificate verify failed"):
         Client(trusting.access).partitions()
+
+
+def test_a_node_reaches_its_own_guarded_log_without_further_settings(tmp_path):
+    certificate, key = make_certificate(tmp_path)
+    settings = Settings(
+        log=f"embedded:{tmp_path / 'data'}",
+        store=f"sqlite:{tmp_path / 'views'}",
+        broker_port=0,
+        console_port=0,
+        users={"alice": "correct horse"},
+        tls_certificate=str(certificate),
+        tls_key=str(key),
+    )
+    with Node(settings, EXAMPLE, App.load(str(EXAMPLE)).graph()) as node:
+        node.start_log()
+        assert "__consumer_offsets" in Client(node.settings.access).partitions()
+        with pytest.raises(MachineError):
+            Client(node.settings.bootstrap, timeout_s=1).partitions()
 
 
 def test_views_are_delivered_over_tls(guarded_broker, tmp_path):

@@ -4,6 +4,7 @@ Every caller outside Spark gets its client here, so that the settings that decid
 stand in one place: how a log is reached, idempotent producers, and the partitioner that Java clients use.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +26,7 @@ from headwater.clock import SystemClock
 from headwater.errors import MachineError
 from headwater.partition import Choice, Partitioner, chooser
 
-__all__ = ["TIMEOUT_S", "Client", "admin", "consumer", "producer"]
+__all__ = ["TIMEOUT_S", "Client", "acquaint", "admin", "consumer", "producer"]
 
 TIMEOUT_S = 10.0
 DELIVERY_TIMEOUT_MS = 300_000
@@ -134,6 +135,12 @@ def admin(log: Log) -> AdminClient:
     return AdminClient(access(log).librdkafka() | options, logger=logger)
 
 
+def acquaint(reader: Consumer) -> None:
+    """Tells a new consumer where partitions are; one that does not know looks for their first offset after half a second."""
+    with contextlib.suppress(KafkaException):
+        reader.list_topics(timeout=ASK_S)
+
+
 class Client:
     """Questions to a log, answered within ``timeout_s`` or with a MachineError. Any thread may call.
 
@@ -210,6 +217,7 @@ class Client:
         ends = {place: end for place, end in self.end_offsets(topics).items() if end > 0}
         reader = consumer(self.log)
         try:
+            acquaint(reader)
             reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in ends])
             while ends:
                 first = reader.poll(READ_TIMEOUT_S)

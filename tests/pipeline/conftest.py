@@ -1,4 +1,5 @@
-"""One Spark session for all pipeline tests, on the shared embedded broker; each test has topics and folders of its own."""
+"""One Spark session for all pipeline tests; each test has topics and folders of its own on the shared embedded broker,
+and on Apache Kafka too where it is marked with ``both_logs``."""
 
 from pathlib import Path
 
@@ -10,11 +11,14 @@ from ordershop import Shop
 
 
 @pytest.fixture(scope="session")
-def spark(bootstrap: str, tmp_path_factory: pytest.TempPathFactory):
-    settings = Settings(
-        log=f"embedded:{tmp_path_factory.mktemp('spark')}", spark="local[12,4]", spark_memory="1g"
-    )
-    running = session.start(settings)
+def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Spark's own logs are."""
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(spark_folder: Path):
+    running = session.start(Settings(log=f"embedded:{spark_folder}", spark="local[12,4]", spark_memory="1g"))
     yield running
     running.stop()
 

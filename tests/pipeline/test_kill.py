@@ -49,9 +49,8 @@ class Driver:
         self.log = folder / "driver.log"
         self._environment = os.environ | {
             "PYTHONPATH": str(Path(__file__).parents[1]),
-            "HEADWATER_LOG": shop.settings.log,
-            "HEADWATER_BROKER_PORT": str(shop.settings.broker_port),
-            "HEADWATER_SPARK_MEMORY": "1g",
+            **shop.settings.environ(),
+            "HEADWATER_SPARK": "local[*,4]",
         }
         self.process: subprocess.Popen[bytes] | None = None
 

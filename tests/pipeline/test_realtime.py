@@ -8,11 +8,12 @@ from headwater.pipeline.runner import Runner, rows
 from headwater.pipeline.session import master
 from headwater.pipeline.topics import Topics
 from ordershop import orders
-from servers import wait_until
+from servers import both_logs, wait_until
 
 pytestmark = pytest.mark.spark
 
 
+@both_logs
 def test_real_time_views_publish_at_once_and_never_go_back(shop):
     app = shop.app()
     totals, latest = shop.name("totals"), shop.name("latest")

@@ -8,10 +8,11 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
+from headwater.partition import murmur2
 from headwater.pipeline.runner import Runner, batch, rows
 from headwater.pipeline.topics import Topics
 from ordershop import Order, hurry, orders
-from servers import wait_until
+from servers import both_logs, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -31,6 +32,7 @@ def stamp(moment):
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+@both_logs
 def test_the_orders_example_gives_the_answer_of_plain_python(shop):
     app = hw.App.load(str(EXAMPLE))
     example = app.graph().streams["orders"].type
@@ -63,6 +65,8 @@ def test_the_orders_example_gives_the_answer_of_plain_python(shop):
         for start, n in per_minute.items()
     }
     assert rows(app, shop.settings) == {name: shop.table(name) for name in ("revenue", "orders_per_minute")}
+    published = Topics(shop.bootstrap).read(["revenue"])
+    assert all(record.partition() == murmur2(record.key()) % 2 for record in published)
 
 
 def test_a_sql_view_equals_the_python_view(shop):
@@ -80,6 +84,7 @@ def test_a_sql_view_equals_the_python_view(shop):
     assert shop.table(shop.name("sql")) == shop.table(shop.name("python")) == sums(events)
 
 
+@both_logs
 def test_a_restart_goes_on_without_a_lost_or_doubled_row(shop):
     app = shop.app()
     view = shop.name("totals")
@@ -134,6 +139,7 @@ def test_lag_tools_see_what_a_view_has_read(shop):
     assert shop.committed(view) == topics.ends([shop.name("orders")])
 
 
+@both_logs
 def test_an_invalid_record_is_counted_once_by_three_views(shop):
     app = shop.app()
     views = [shop.name(f"v{n}") for n in range(3)]

@@ -8,6 +8,7 @@ import pytest
 import headwater as hw
 from headwater.pipeline import source
 from headwater.pipeline.topics import Topics
+from servers import both_logs
 
 pytestmark = pytest.mark.spark
 
@@ -62,6 +63,7 @@ def graph(shop):
     return app.graph()
 
 
+@both_logs
 def test_valid_records_become_typed_rows(spark, shop, graph):
     shop.send([*VALID, *INVALID], "visits")
     frame = source.batch(spark, shop.bootstrap, graph.streams["visits"], graph)
@@ -92,6 +94,7 @@ def test_every_other_record_is_invalid(spark, shop, graph):
     assert found == INVALID
 
 
+@both_logs
 def test_only_the_stretch_that_was_asked_for_is_read_again(spark, shop, graph):
     shop.send(INVALID, "visits")
     topic = shop.name("visits")
@@ -102,5 +105,6 @@ def test_only_the_stretch_that_was_asked_for_is_read_again(spark, shop, graph):
     assert [row.offset for row in frame.collect()] == [3, 4]
 
 
+@both_logs
 def test_a_pattern_leaves_out_views_and_invalid_records(shop, graph):
     assert Topics(shop.bootstrap).of(graph.streams["all"], graph) == [shop.name("visits")]

@@ -13,7 +13,7 @@ from headwater.client import Client
 from headwater.errors import StorageError
 from headwater.sink import Delivery
 from headwater.view import ViewTable
-from servers import wait_until
+from servers import both_logs, wait_until
 from viewlog import ViewLog
 
 WRITER = """
@@ -57,6 +57,7 @@ def test_records_reach_the_table_and_on_commit_in_milliseconds(log, deliver, tab
     assert seen.commits[-1][2] == table(view).position()
 
 
+@both_logs
 def test_a_restart_goes_on_where_the_table_stands(log, deliver, table):
     view = log.create()
     first, seen = deliver(view)
@@ -74,6 +75,7 @@ def test_a_restart_goes_on_where_the_table_stands(log, deliver, table):
     assert stored(table(view)) == {"b": {"n": 1}, "c": {"n": 2}}
 
 
+@both_logs
 def test_topics_and_partitions_that_appear_later_are_picked_up(log, deliver, table):
     late, early = log.name("late"), log.create(partitions=1)
     _, seen = deliver(late, early)
@@ -87,6 +89,7 @@ def test_topics_and_partitions_that_appear_later_are_picked_up(log, deliver, tab
     assert stored(table(late)) == {"two": {"n": 2}}
 
 
+@both_logs
 def test_records_that_are_no_rows_are_left_out_and_named(log, deliver, table, caplog):
     view = log.create(partitions=1, policy="delete")  # Kafka refuses a record without key where it compacts
     _, seen = deliver(view)
@@ -101,6 +104,7 @@ def test_records_that_are_no_rows_are_left_out_and_named(log, deliver, table, ca
     assert f"{view}-0 offset 0" in caplog.text
 
 
+@both_logs
 def test_versions_and_hidden_columns_hold_end_to_end(log, deliver, table):
     view = log.create()
     _, seen = deliver(view)
@@ -113,6 +117,7 @@ def test_versions_and_hidden_columns_hold_end_to_end(log, deliver, table):
     assert stored(table(view))["DE"] == {"n": 4}
 
 
+@both_logs
 def test_a_topic_made_again_under_the_same_name_rebuilds_its_table(log, deliver, table, caplog):
     view = log.create(partitions=1)
     first, seen = deliver(view)
@@ -136,6 +141,7 @@ def test_a_topic_made_again_under_the_same_name_rebuilds_its_table(log, deliver,
     assert "building it anew" in caplog.text
 
 
+@both_logs
 def test_offsets_that_the_log_does_not_have_rebuild_the_table(log, deliver, table, tmp_path, caplog):
     view = log.create(partitions=1)
     first, seen = deliver(view)

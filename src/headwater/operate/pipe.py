@@ -41,6 +41,9 @@ def write(
 ) -> int:
     """Sends each line as a record; returns how many were acknowledged, all of them or MachineError."""
     writer = producer(log, partitioner=partitioner, **{"message.timeout.ms": 60_000})
+    Client(
+        log
+    ).partitions()  # a log that is away or refuses us is known at once, not when the first record times out
     failures: list[KafkaError] = []
     count = 0
     for raw in lines:

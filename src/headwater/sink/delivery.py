@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from headwater.access import Log, access
 from headwater.change import Change
-from headwater.client import consumer
+from headwater.client import acquaint, consumer
 from headwater.clock import Clock, SystemClock
 from headwater.errors import HeadwaterError, MachineError
 from headwater.position import Position
@@ -107,7 +107,10 @@ class Delivery:
             self._consumer = self._connect()
             watch = TopicWatch(self._log, self._views, self._clock)
             while not self._stopping.is_set():
-                for view, topic in watch.look().items():
+                found = watch.look()
+                if found.keys() - self._assigned.keys():
+                    acquaint(self._consumer)
+                for view, topic in found.items():
                     self._follow(view, topic)
                 messages = self._take(IDLE_SECONDS if watch.complete else SEARCH_SECONDS)
                 if messages and self._deliver(messages):
