@@ -16,6 +16,7 @@ import resource
 import signal
 import ssl
 import struct
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -43,6 +44,10 @@ REQUEST_BYTES_MAX = 104_857_600
 SCRATCH_BYTES = 1 << 18
 OUTSTANDING_MAX = 64
 JOIN_BYTES = 1 << 16
+TURN_BYTES_MAX = 1 << 22
+"""Large requests and answers in one turn of the event loop; who comes next waits for the next turn, behind everybody's small ones."""
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread that compacts may keep the interpreter from the event loop; Python's own 5 ms come again after every system call."""
 FETCH = 1
 API_VERSIONS = 18
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -157,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         """Handles every whole frame; the begun one behind them gets a buffer of its own, of just its size."""
         start, end = 0, len(data)
         while end - start >= 4:
-            if not self._open:
+            if not self._open or self._server.turn_bytes >= TURN_BYTES_MAX:
                 self._keep(data[start:])
                 return
             (size,) = _int32.unpack_from(data, start)
@@ -193,9 +198,13 @@ class Connection(asyncio.BufferedProtocol):
         self._rest = memoryview(bytearray(rest)) if rest.obj is self._server.scratch.obj else rest
 
     def _take_rest(self) -> None:
-        if self._rest is not None and self._open:
-            rest, self._rest = self._rest, None
-            self._take(rest)
+        if self._rest is None or not self._open:
+            return
+        if self._server.turn_bytes >= TURN_BYTES_MAX:
+            asyncio.get_running_loop().call_soon(self._take_rest)
+            return
+        rest, self._rest = self._rest, None
+        self._take(rest)
 
     @property
     def _open(self) -> bool:
@@ -220,6 +229,8 @@ class Connection(asyncio.BufferedProtocol):
                 f"{handler.request.api.name} version {version} is not supported",
                 expected=f"{handler.first} to {handler.last}",
             )
+        if len(frame) > JOIN_BYTES:
+            self._server.spend(len(frame))
         client_id, position = _client_id(frame)
         if version in handler.request.api.flexible:
             position = _skip_tags(frame, position)
@@ -285,9 +296,11 @@ class Connection(asyncio.BufferedProtocol):
         self._throttle()
 
     def _write(self, pieces: list[Any]) -> None:
-        if sum(map(len, pieces)) <= JOIN_BYTES:
+        size = sum(map(len, pieces))
+        if size <= JOIN_BYTES:
             self._transport.write(b"".join(pieces))
         else:
+            self._server.spend(size)
             self._transport.writelines(pieces)
 
         if not self._writable:
@@ -341,6 +354,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.sessions = Sessions()
         self.flow = Flow(buffered_bytes_max)
+        self.turn_bytes = 0
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._listener: asyncio.Server | None = None
 
@@ -355,6 +369,15 @@ class Server:
             hint = "stop the program that listens there or choose another port with --port"
             raise MachineError(f"port {port} on {host} is in use", hint=hint) from error
         self.address = (host, self._listener.sockets[0].getsockname()[1])
+
+    def spend(self, size_bytes: int) -> None:
+        """Takes note of something large that was done in this turn of the event loop."""
+        if not self.turn_bytes:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self.turn_bytes += size_bytes
+
+    def _begin_turn(self) -> None:
+        self.turn_bytes = 0
 
     async def stop(self) -> None:
         """Takes no new connection, ends the open ones, and leaves the broker closed and clean."""
@@ -389,6 +412,7 @@ def _encode(handler: Handler, version: int, correlation: int, message: Message) 
 
 def serve(settings: Settings, announce: Callable[[str], object] = logger.info) -> None:
     """Runs the embedded broker of the settings until SIGTERM or SIGINT, then closes it cleanly."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     uvloop.run(_serve(settings, announce))
 
 
