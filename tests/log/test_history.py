@@ -99,6 +99,32 @@ def test_a_manifest_that_a_power_cut_brought_back_does_not_hide_later_records():
     assert again.end_offset == 4
 
 
+def test_a_start_after_a_crash_looks_only_at_what_was_written_since_the_last_clean_stop():
+    disk = CountingDisk()
+    filled(disk, 300).close()
+    config = TopicConfig(segment_bytes=1)
+    partition = Partition(disk, FOLDER, config, sync_on_commit=False)
+    append(partition, 2000)
+    partition.begin_sync()()()
+    disk.opened = 0
+
+    again = Partition(disk, FOLDER, config, sync_on_commit=False)
+    assert (again.end_offset, len(again.closed)) == (301, 300)
+    assert disk.opened <= 6
+    assert again.find_time(1150).offset == 150
+
+
+def test_a_start_after_a_crash_reads_everything_where_the_proof_behind_the_list_is_gone():
+    disk = CountingDisk()
+    filled(disk, 30).close()
+    config = TopicConfig(segment_bytes=1)
+    append(Partition(disk, FOLDER, config, sync_on_commit=False), 2000)
+    disk.remove(FOLDER / f"{28:020}.index")
+
+    again = Partition(disk, FOLDER, config, sync_on_commit=False)
+    assert (again.end_offset, list(again.closed.bases)) == (31, list(range(30)))
+
+
 def test_files_of_expired_segments_go_in_steps_of_a_bounded_number():
     partition = filled(MemoryDisk(), 200, retention_ms=0)
     steps = 0

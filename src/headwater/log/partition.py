@@ -10,8 +10,10 @@ again: what the disk holds behind the last sync is then unknown, and is read bac
 Files beside the segments:  start      the log start offset, once it lies inside a segment (DeleteRecords)
                             swap       an exchange of segments under way (``swap.py``)
                             manifest   a clean stop's list of segments; gone with the first write after the next start
+                            closed     what the last manifest said, until compaction changes it: a start after a crash
+                                       trusts all of it but its end
 
-Nothing here waits for the disk: names and contents are synced by ``begin_sync``'s function in a thread, before anything
+Nothing here waits for a sync: names and contents are synced by ``begin_sync``'s function in a thread, before anything
 that depends on them is acknowledged.
 """
 
@@ -324,6 +326,7 @@ class Partition:
     def _open_unclean(self) -> None:
         """Reads every segment that has no proof of its end; where one was cut, what lies behind the cut is no log any more."""
         bases = deque(segment_bases(self.disk.names(self.folder)) or [0])
+        self._trust(bases, History.decode(self.disk.read(self.folder / "closed")) or History())
         while bases:
             self.active = segment = Segment(self.disk, self.folder, bases.popleft())
             producers = segment.load()
@@ -342,6 +345,25 @@ class Partition:
                 segment.release()
                 self.closed.append(segment.summary)
         self.disk.sync_folder(self.folder)
+
+    def _trust(self, bases: deque[int], before: History) -> None:
+        """Takes over the segments that were closed when the list was made; the last of them must still prove its end."""
+        listed = {summary.base_offset: summary for summary in before}
+        trusted = []
+        for base_offset in bases:
+            if base_offset not in listed:
+                break
+            trusted.append(listed[base_offset])
+        for summary in trusted[
+            :-2
+        ]:  # the one behind them holds what is known of producers; the last was being written
+            bases.popleft()
+            self.closed.append(summary)
+        if not self.closed:
+            return
+        if Segment(self.disk, self.folder, bases[0]).load() is None:
+            bases.extendleft(reversed(self.closed.bases))
+            self.closed = History()
 
     def _recover(self, segment: Segment) -> None:
         found_bytes = segment.file.size()
@@ -416,9 +438,14 @@ class Partition:
             self.active.file.truncate(0)
             self._blank, self._renamed = False, True
         if self._clean:
-            self.disk.remove(self.folder / "manifest")
+            self.disk.rename(self.folder / "manifest", self.folder / "closed")
             self.disk.remove(self.active.index_path)
             self._clean, self._renamed = False, True
+
+    def prepare_swap(self) -> None:
+        """Before segments are exchanged: withdraws whatever describes them."""
+        self.touch()
+        self.disk.remove(self.folder / "closed")
 
     def _begin_segment(self) -> Segment:
         closed, self.active = self.active, Segment(self.disk, self.folder, self.end_offset)

@@ -66,7 +66,7 @@ class Retention:
             await asyncio.sleep(0)
         plan = _plan(partition, now_ms) if partition.config.compacts else None
         if plan is not None:
-            partition.touch()
+            partition.prepare_swap()
             self._compacting = partition
             for rewritten in await self._in_thread(rewrite, partition.disk, plan):
                 await _to_its_end(self._put_in_place(partition, rewritten))
