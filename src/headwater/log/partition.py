@@ -56,7 +56,7 @@ READ_ALL_BYTES = 1 << 20
 WARM_SEGMENTS_MAX = 4
 """How many segments behind the active one keep their file and index at hand."""
 DROP_SEGMENTS_MAX = 64
-"""How many segments lose their files in one step; removing more would hold up the event loop."""
+"""How many segments retention takes in one step; more would hold up the event loop."""
 
 _base_offset = struct.Struct(">q")
 _leader_epoch = struct.Struct(">i")
@@ -91,6 +91,8 @@ class Partition:
         self._unsaved: dict[int, Segment] = {}
         """Closed segments whose index file is not written yet; a sync may have their files in hand."""
         self._warm: OrderedDict[int, Segment] = OrderedDict()
+        self._doomed: list[int] = []
+        """Segments that are no part of the log any more; their files go in the thread that syncs."""
         self._renamed = False
         """Names of files have changed since they were synced."""
         self._clean = False
@@ -152,6 +154,7 @@ class Partition:
         active, end_offset = self.active, self.end_offset
         rolled, self._rolled = self._rolled, []
         renamed, self._renamed = self._renamed, False
+        doomed, self._doomed = self._doomed, []
 
         def sync() -> Callable[[], None]:
             if renamed:
@@ -162,6 +165,8 @@ class Partition:
                 segment.save_index(producers)
             if self._sync_on_commit:
                 active.file.sync()
+            for base_offset in doomed:
+                Segment(self.disk, self.folder, base_offset).remove()
             return lambda: self._synced(end_offset, rolled)
 
         return sync
@@ -494,25 +499,22 @@ class Partition:
             segment.release()
 
     def _drop_segments(self) -> bool:
-        """Removes the files of segments that lie wholly before the log start, some at a time; returns whether there were any."""
+        """Gives up segments that lie wholly before the log start, some at a time; returns whether there were any."""
         count = min(max(self._holding(self.log_start_offset), 0), DROP_SEGMENTS_MAX)
         if not count:
             return False
         self.touch()
-        doomed = set(self.closed.bases[:count])
+        doomed = self.closed.bases[:count]
         self.closed.replace(0, count, [])
         self.producers.forget_before(self.log_start_offset)
-        for segment, _ in self._rolled:
-            if segment.base_offset in doomed:
-                segment.release()
-        self._rolled = [
-            (segment, known) for segment, known in self._rolled if segment.base_offset not in doomed
-        ]
+        waiting = {segment.base_offset: (segment, known) for segment, known in self._rolled}
         for base_offset in doomed:
             self._cool(base_offset)
             self._unsaved.pop(base_offset, None)
-            Segment(self.disk, self.folder, base_offset).remove()
-        self._renamed = True
+            if base_offset in waiting:
+                waiting.pop(base_offset)[0].release()
+        self._rolled = list(waiting.values())
+        self._doomed += doomed
         self.on_dirty(self)
         return True
 
