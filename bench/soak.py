@@ -204,7 +204,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         broker = BrokerProcess(Path(folder) / "data")
         broker.start()
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         config = {"segment.bytes": "16000000", "retention.bytes": "64000000"}
         for topic in TOPICS:
             admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)])[topic].result(20)

@@ -42,6 +42,8 @@ FAMILIES = (admin, catalog, fetch, group, produce, sasl, transaction)
 
 REQUEST_BYTES_MAX = 104_857_600
 SCRATCH_BYTES = 1 << 18
+MAPPED_BYTES = 1 << 22
+"""From this size on a buffer comes from the system, page by page as it fills: to fill it with zeros first would hold up the loop."""
 OUTSTANDING_MAX = 64
 JOIN_BYTES = 1 << 16
 TURN_BYTES_MAX = 1 << 22
@@ -183,13 +185,11 @@ class Connection(asyncio.BufferedProtocol):
             self._begin(data[start:], 4)
 
     def _begin(self, part: memoryview, size: int) -> None:
-        large = size > SCRATCH_BYTES
-        if large and not self._server.flow.has_room(self, size):
+        if size > SCRATCH_BYTES and not self._server.flow.has_room(self, size):
             self._wants_room = True
             self._keep(part)
             return
-        # A large buffer comes from the system, page by page as it fills; to fill it with zeros first would hold up the loop.
-        self._begun = mmap.mmap(-1, size) if large else bytearray(size)
+        self._begun = bytearray(size) if size < MAPPED_BYTES else mmap.mmap(-1, size)
         self._begun[: len(part)] = part
         self._filled = len(part)
 
@@ -302,7 +302,6 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._server.spend(size)
             self._transport.writelines(pieces)
-
         if not self._writable:
             self._hold()
 

@@ -31,6 +31,7 @@ from headwater.log.config import TopicConfig
 from headwater.log.disk import Disk
 from headwater.log.history import History, Summary
 from headwater.log.producer import Aborted, Marker, Producers
+from headwater.log.recovery import replay, take_trusted
 from headwater.log.segment import Segment, segment_bases
 from headwater.record import (
     CONTROL,
@@ -40,7 +41,6 @@ from headwater.record import (
     Record,
     batches,
     encode_marker,
-    is_commit,
     open_batch,
     stamp,
     whole_batches,
@@ -331,14 +331,18 @@ class Partition:
     def _open_unclean(self) -> None:
         """Reads every segment that has no proof of its end; where one was cut, what lies behind the cut is no log any more."""
         bases = deque(segment_bases(self.disk.names(self.folder)) or [0])
-        self._trust(bases, History.decode(self.disk.read(self.folder / "closed")) or History())
+        before = History.decode(self.disk.read(self.folder / "closed")) or History()
+        self.closed = History(take_trusted(bases, before))
+        if self.closed and Segment(self.disk, self.folder, bases[0]).load() is None:
+            bases.extendleft(reversed(self.closed.bases))
+            self.closed = History()
         while bases:
             self.active = segment = Segment(self.disk, self.folder, bases.popleft())
             producers = segment.load()
             if producers is not None:
                 self.producers.restore(producers)
             else:
-                self._recover(segment)
+                replay(segment, self.producers)
                 if bases and segment.end_offset < bases[0]:
                     logger.warning("%s: dropped %d segments behind the cut", self.folder.name, len(bases))
                     for lost in bases:
@@ -350,40 +354,6 @@ class Partition:
                 segment.release()
                 self.closed.append(segment.summary)
         self.disk.sync_folder(self.folder)
-
-    def _trust(self, bases: deque[int], before: History) -> None:
-        """Takes over the segments that were closed when the list was made; the last of them must still prove its end."""
-        listed = {summary.base_offset: summary for summary in before}
-        trusted = []
-        for base_offset in bases:
-            if base_offset not in listed:
-                break
-            trusted.append(listed[base_offset])
-        for summary in trusted[
-            :-2
-        ]:  # the one behind them holds what is known of producers; the last was being written
-            bases.popleft()
-            self.closed.append(summary)
-        if not self.closed:
-            return
-        if Segment(self.disk, self.folder, bases[0]).load() is None:
-            bases.extendleft(reversed(self.closed.bases))
-            self.closed = History()
-
-    def _recover(self, segment: Segment) -> None:
-        found_bytes = segment.file.size()
-        for header, data in segment.recover():
-            if header.attributes & CONTROL:
-                marker = Marker(header.producer_id, header.producer_epoch, is_commit(open_batch(data)))
-                self.producers.end(marker, header.base_offset)
-            else:
-                self.producers.add(header, header.base_offset)
-        lost = found_bytes - segment.size_bytes
-        if lost:
-            where = f"{self.folder.name}/{segment.path.name}"
-            logger.warning(
-                "%s: cut %d bytes of a torn write behind offset %d", where, lost, segment.end_offset
-            )
 
     # ---- inside ----------------------------------------------------------------------------------------
 
