@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-report clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-report soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -32,6 +32,18 @@ bench-log: $(VENV)/.setup $(VENV)/.setup-test  ## the embedded log against Apach
 
 bench-idle: $(VENV)/.setup $(VENV)/.setup-test  ## what twenty views cost while nothing happens
 	@$(BIN)/python bench/idle.py $(ARGS)
+	@$(BIN)/python bench/report.py
+
+bench-flow: $(VENV)/.setup $(VENV)/.setup-test  ## idle connections, and the longest stall of the broker's event loop
+	@$(BIN)/python bench/flow.py $(ARGS)
+	@$(BIN)/python bench/report.py
+
+bench-history: $(VENV)/.setup $(VENV)/.setup-test  ## a partition of 100,000 segments beside one of 1,000
+	@$(BIN)/python bench/history.py $(ARGS)
+	@$(BIN)/python bench/report.py
+
+soak: $(VENV)/.setup $(VENV)/.setup-test  ## 40 minutes under load: memory, files and threads stay flat; FULL_MINUTES=, THIRD_MINUTES=
+	@FULL_MINUTES=$(or $(FULL_MINUTES),10) THIRD_MINUTES=$(or $(THIRD_MINUTES),30) $(BIN)/python bench/soak.py $(ARGS)
 	@$(BIN)/python bench/report.py
 
 bench-report: $(VENV)/.setup  ## draws docs/benchmarks.md from bench/results

@@ -9,6 +9,7 @@ from headwater.log import partition as partition_module
 from headwater.log.config import TopicConfig
 from headwater.log.history import History, Summary
 from headwater.log.partition import Partition
+from headwater.log.topic import Catalog
 from headwater.record import Record, encode_batch
 from headwater.testing import MemoryDisk
 
@@ -99,6 +100,46 @@ def test_a_manifest_that_a_power_cut_brought_back_does_not_hide_later_records():
     assert again.end_offset == 4
 
 
+def test_a_start_after_a_crash_looks_only_at_what_was_written_since_the_last_clean_stop():
+    disk = CountingDisk()
+    filled(disk, 300).close()
+    config = TopicConfig(segment_bytes=1)
+    partition = Partition(disk, FOLDER, config, sync_on_commit=False)
+    append(partition, 2000)
+    partition.begin_sync()()()
+    disk.opened = 0
+
+    again = Partition(disk, FOLDER, config, sync_on_commit=False)
+    assert (again.end_offset, len(again.closed)) == (301, 300)
+    assert disk.opened <= 6
+    assert again.find_time(1150).offset == 150
+
+
+def test_a_start_after_a_crash_reads_everything_where_the_proof_behind_the_list_is_gone():
+    disk = CountingDisk()
+    filled(disk, 30).close()
+    config = TopicConfig(segment_bytes=1)
+    append(Partition(disk, FOLDER, config, sync_on_commit=False), 2000)
+    disk.remove(FOLDER / f"{28:020}.index")
+
+    again = Partition(disk, FOLDER, config, sync_on_commit=False)
+    assert (again.end_offset, list(again.closed.bases)) == (31, list(range(30)))
+
+
+def test_partitions_that_were_never_used_cost_no_look_at_the_disk_when_made_and_at_a_start():
+    disk, folder = CountingDisk(), Path("/memory")
+    catalog = Catalog(disk, folder, sync_on_commit=False, on_dirty=lambda _: None)
+    topic = catalog.create("wide", 10_000)
+    append(topic.partitions[7], 1000)
+    catalog.close()
+    disk.opened = disk.listed = 0
+
+    again = Catalog(disk, folder, sync_on_commit=False, on_dirty=lambda _: None).topics["wide"]
+    assert (disk.opened, disk.listed) == (1, 1)
+    assert [partition.end_offset for partition in again.partitions.used()] == [1]
+    assert (len(again.partitions), again.partitions[9_999].end_offset) == (10_000, 0)
+
+
 def test_files_of_expired_segments_go_in_steps_of_a_bounded_number():
     partition = filled(MemoryDisk(), 200, retention_ms=0)
     steps = 0
@@ -131,6 +172,7 @@ def test_a_segment_that_expires_while_it_is_synced_leaves_no_file_behind():
     finish = partition.begin_sync()
     partition.expire(10_000)
     finish()()
+    partition.begin_sync()()()
 
     assert len([name for name in disk.names(FOLDER) if name.endswith(".log")]) == 1
     assert not [name for name in disk.names(FOLDER) if name.endswith(".index")]

@@ -17,7 +17,7 @@ __all__ = ["ANSWER_BYTES_MAX", "BUFFERED_BYTES_MAX", "Flow", "Holder"]
 
 BUFFERED_BYTES_MAX = 1 << 28
 """Requests that have not arrived whole, and answers that clients have not taken, over all connections."""
-ANSWER_BYTES_MAX = 1 << 23
+ANSWER_BYTES_MAX = 1 << 21
 """Records in one answer, whatever a fetch asks for: more would hold up the event loop, and the client asks again anyway."""
 PRESSED_ANSWER_BYTES_MAX = 1 << 16
 STALL_S = 10.0

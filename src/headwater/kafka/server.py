@@ -16,6 +16,7 @@ import resource
 import signal
 import ssl
 import struct
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -41,7 +42,14 @@ FAMILIES = (admin, catalog, fetch, group, produce, sasl, transaction)
 
 REQUEST_BYTES_MAX = 104_857_600
 SCRATCH_BYTES = 1 << 18
+MAPPED_BYTES = 1 << 22
+"""From this size on a buffer comes from the system, page by page as it fills: to fill it with zeros first would hold up the loop."""
 OUTSTANDING_MAX = 64
+JOIN_BYTES = 1 << 16
+TURN_BYTES_MAX = 1 << 22
+"""Large requests and answers in one turn of the event loop; who comes next waits for the next turn, behind everybody's small ones."""
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread that compacts may keep the interpreter from the event loop; Python's own 5 ms come again after every system call."""
 FETCH = 1
 API_VERSIONS = 18
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -159,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         """Handles every whole frame; the begun one behind them gets a buffer of its own, of just its size."""
         start, end = 0, len(data)
         while end - start >= 4:
-            if not self._open:
+            if not self._open or self._server.turn_bytes >= TURN_BYTES_MAX:
                 self._keep(data[start:])
                 return
             (size,) = _int32.unpack_from(data, start)
@@ -180,13 +188,11 @@ class Connection(asyncio.BufferedProtocol):
             self._begin(data[start:], 4)
 
     def _begin(self, part: memoryview, size: int) -> None:
-        large = size > SCRATCH_BYTES
-        if large and not self._server.flow.has_room(self, size):
+        if size > SCRATCH_BYTES and not self._server.flow.has_room(self, size):
             self._wants_room = True
             self._keep(part)
             return
-        # A large buffer comes from the system, page by page as it fills; to fill it with zeros first would hold up the loop.
-        self._begun = mmap.mmap(-1, size) if large else bytearray(size)
+        self._begun = bytearray(size) if size < MAPPED_BYTES else mmap.mmap(-1, size)
         self._begun[: len(part)] = part
         self._filled = len(part)
 
@@ -195,9 +201,13 @@ class Connection(asyncio.BufferedProtocol):
         self._rest = memoryview(bytearray(rest)) if rest.obj is self._server.scratch.obj else rest
 
     def _take_rest(self) -> None:
-        if self._rest is not None and self._open:
-            rest, self._rest = self._rest, None
-            self._take(rest)
+        if self._rest is None or not self._open:
+            return
+        if self._server.turn_bytes >= TURN_BYTES_MAX:
+            asyncio.get_running_loop().call_soon(self._take_rest)
+            return
+        rest, self._rest = self._rest, None
+        self._take(rest)
 
     @property
     def _open(self) -> bool:
@@ -222,6 +232,8 @@ class Connection(asyncio.BufferedProtocol):
                 f"{handler.request.api.name} version {version} is not supported",
                 expected=f"{handler.first} to {handler.last}",
             )
+        if len(frame) > JOIN_BYTES:
+            self._server.spend(len(frame))
         client_id, position = _client_id(frame)
         if version >= handler.flexible:
             position = _skip_tags(frame, position)
@@ -287,6 +299,9 @@ class Connection(asyncio.BufferedProtocol):
         self._throttle()
 
     def _write(self, pieces: list[Any]) -> None:
+        size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
+        if size > JOIN_BYTES:
+            self._server.spend(size)
         if len(pieces) == 1:
             self._transport.write(pieces[0])
         else:
@@ -342,6 +357,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.sessions = Sessions()
         self.flow = Flow(buffered_bytes_max)
+        self.turn_bytes = 0
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._listener: asyncio.Server | None = None
 
@@ -356,6 +372,15 @@ class Server:
             hint = "stop the program that listens there or choose another port with --port"
             raise MachineError(f"port {port} on {host} is in use", hint=hint) from error
         self.address = (host, self._listener.sockets[0].getsockname()[1])
+
+    def spend(self, size_bytes: int) -> None:
+        """Takes note of something large that was done in this turn of the event loop."""
+        if not self.turn_bytes:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self.turn_bytes += size_bytes
+
+    def _begin_turn(self) -> None:
+        self.turn_bytes = 0
 
     async def stop(self) -> None:
         """Takes no new connection, ends the open ones, and leaves the broker closed and clean."""
@@ -392,6 +417,7 @@ def _encode(handler: Handler, version: int, correlation: int, message: Message) 
 
 def serve(settings: Settings, announce: Callable[[str], object] = logger.info) -> None:
     """Runs the embedded broker of the settings until SIGTERM or SIGINT, then closes it cleanly."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     uvloop.run(_serve(settings, announce))
 
 

@@ -122,7 +122,8 @@ class RealDisk:
 
     def names(self, folder: Path) -> list[str]:
         try:
-            return sorted(path.name for path in folder.iterdir())
+            with os.scandir(folder) as entries:
+                return sorted(entry.name for entry in entries)
         except FileNotFoundError:
             return []
 

@@ -10,8 +10,10 @@ again: what the disk holds behind the last sync is then unknown, and is read bac
 Files beside the segments:  start      the log start offset, once it lies inside a segment (DeleteRecords)
                             swap       an exchange of segments under way (``swap.py``)
                             manifest   a clean stop's list of segments; gone with the first write after the next start
+                            closed     what the last manifest said, until compaction changes it: a start after a crash
+                                       trusts all of it but its end
 
-Nothing here waits for the disk: names and contents are synced by ``begin_sync``'s function in a thread, before anything
+Nothing here waits for a sync: names and contents are synced by ``begin_sync``'s function in a thread, before anything
 that depends on them is acknowledged.
 """
 
@@ -29,6 +31,7 @@ from headwater.log.config import TopicConfig
 from headwater.log.disk import Disk
 from headwater.log.history import History, Summary
 from headwater.log.producer import Aborted, Marker, Producers
+from headwater.log.recovery import replay, take_trusted
 from headwater.log.segment import Segment, segment_bases
 from headwater.record import (
     CONTROL,
@@ -37,7 +40,6 @@ from headwater.record import (
     BatchHeader,
     Record,
     encode_marker,
-    is_commit,
     open_batch,
     read_batch,
     stamp,
@@ -54,7 +56,7 @@ READ_ALL_BYTES = 1 << 20
 WARM_SEGMENTS_MAX = 4
 """How many segments behind the active one keep their file and index at hand."""
 DROP_SEGMENTS_MAX = 64
-"""How many segments lose their files in one step; removing more would hold up the event loop."""
+"""How many segments retention takes in one step; more would hold up the event loop."""
 
 _base_offset = struct.Struct(">q")
 _leader_epoch = struct.Struct(">i")
@@ -89,6 +91,8 @@ class Partition:
         self._unsaved: dict[int, Segment] = {}
         """Closed segments whose index file is not written yet; a sync may have their files in hand."""
         self._warm: OrderedDict[int, Segment] = OrderedDict()
+        self._doomed: list[int] = []
+        """Segments that are no part of the log any more; their files go in the thread that syncs."""
         self._renamed = False
         """Names of files have changed since they were synced."""
         self._clean = False
@@ -151,6 +155,7 @@ class Partition:
         active, end_offset = self.active, self.end_offset
         rolled, self._rolled = self._rolled, []
         renamed, self._renamed = self._renamed, False
+        doomed, self._doomed = self._doomed, []
 
         def sync() -> Callable[[], None]:
             if renamed:
@@ -161,6 +166,8 @@ class Partition:
                 segment.save_index(producers)
             if self._sync_on_commit:
                 active.file.sync()
+            for base_offset in doomed:
+                Segment(self.disk, self.folder, base_offset).remove()
             return lambda: self._synced(end_offset, rolled)
 
         return sync
@@ -324,13 +331,18 @@ class Partition:
     def _open_unclean(self) -> None:
         """Reads every segment that has no proof of its end; where one was cut, what lies behind the cut is no log any more."""
         bases = deque(segment_bases(self.disk.names(self.folder)) or [0])
+        before = History.decode(self.disk.read(self.folder / "closed")) or History()
+        self.closed = History(take_trusted(bases, before))
+        if self.closed and Segment(self.disk, self.folder, bases[0]).load() is None:
+            bases.extendleft(reversed(self.closed.bases))
+            self.closed = History()
         while bases:
             self.active = segment = Segment(self.disk, self.folder, bases.popleft())
             producers = segment.load()
             if producers is not None:
                 self.producers.restore(producers)
             else:
-                self._recover(segment)
+                replay(segment, self.producers)
                 if bases and segment.end_offset < bases[0]:
                     logger.warning("%s: dropped %d segments behind the cut", self.folder.name, len(bases))
                     for lost in bases:
@@ -342,21 +354,6 @@ class Partition:
                 segment.release()
                 self.closed.append(segment.summary)
         self.disk.sync_folder(self.folder)
-
-    def _recover(self, segment: Segment) -> None:
-        found_bytes = segment.file.size()
-        for header, data in segment.recover():
-            if header.attributes & CONTROL:
-                marker = Marker(header.producer_id, header.producer_epoch, is_commit(open_batch(data)))
-                self.producers.end(marker, header.base_offset)
-            else:
-                self.producers.add(header, header.base_offset)
-        lost = found_bytes - segment.size_bytes
-        if lost:
-            where = f"{self.folder.name}/{segment.path.name}"
-            logger.warning(
-                "%s: cut %d bytes of a torn write behind offset %d", where, lost, segment.end_offset
-            )
 
     # ---- inside ----------------------------------------------------------------------------------------
 
@@ -415,9 +412,14 @@ class Partition:
             self.active.file.truncate(0)
             self._blank, self._renamed = False, True
         if self._clean:
-            self.disk.remove(self.folder / "manifest")
+            self.disk.rename(self.folder / "manifest", self.folder / "closed")
             self.disk.remove(self.active.index_path)
             self._clean, self._renamed = False, True
+
+    def prepare_swap(self) -> None:
+        """Before segments are exchanged: withdraws whatever describes them."""
+        self.touch()
+        self.disk.remove(self.folder / "closed")
 
     def _begin_segment(self) -> Segment:
         closed, self.active = self.active, Segment(self.disk, self.folder, self.end_offset)
@@ -466,25 +468,22 @@ class Partition:
             segment.release()
 
     def _drop_segments(self) -> bool:
-        """Removes the files of segments that lie wholly before the log start, some at a time; returns whether there were any."""
+        """Gives up segments that lie wholly before the log start, some at a time; returns whether there were any."""
         count = min(max(self._holding(self.log_start_offset), 0), DROP_SEGMENTS_MAX)
         if not count:
             return False
         self.touch()
-        doomed = set(self.closed.bases[:count])
+        doomed = self.closed.bases[:count]
         self.closed.replace(0, count, [])
         self.producers.forget_before(self.log_start_offset)
-        for segment, _ in self._rolled:
-            if segment.base_offset in doomed:
-                segment.release()
-        self._rolled = [
-            (segment, known) for segment, known in self._rolled if segment.base_offset not in doomed
-        ]
+        waiting = {segment.base_offset: (segment, known) for segment, known in self._rolled}
         for base_offset in doomed:
             self._cool(base_offset)
             self._unsaved.pop(base_offset, None)
-            Segment(self.disk, self.folder, base_offset).remove()
-        self._renamed = True
+            if base_offset in waiting:
+                waiting.pop(base_offset)[0].release()
+        self._rolled = list(waiting.values())
+        self._doomed += doomed
         self.on_dirty(self)
         return True
 

@@ -66,7 +66,7 @@ class Retention:
             await asyncio.sleep(0)
         plan = _plan(partition, now_ms) if partition.config.compacts else None
         if plan is not None:
-            partition.touch()
+            partition.prepare_swap()
             self._compacting = partition
             for rewritten in await self._in_thread(rewrite, partition.disk, plan):
                 await _to_its_end(self._put_in_place(partition, rewritten))
@@ -83,13 +83,15 @@ class Retention:
             partition.closed[at] for at in range(first, len(partition.closed))[: len(rewritten.replaced)]
         ]
         if found != rewritten.replaced:  # retention took some of them meanwhile: the next round starts anew
-            await self._in_thread(swap.conclude, disk, folder)
+            await self._in_thread(swap.conclude, disk, folder, [])
             fresh.remove()
             return
-        swap.exchange(disk, folder)
+        swap.exchange(disk, folder, fresh.base_offset)
         fresh.renamed(swap.CLEANED)
         partition.swap(rewritten.replaced, fresh, rewritten.cleaned_to)
-        await self._in_thread(swap.conclude, disk, folder)
+        await self._in_thread(
+            swap.conclude, disk, folder, [each.base_offset for each in rewritten.replaced[1:]]
+        )
         before = sum(summary.size_bytes for summary in rewritten.replaced)
         logger.info("%s: compacted %d bytes to %d", folder.name, before, fresh.size_bytes)
 

@@ -28,23 +28,19 @@ def intend(disk: Disk, folder: Path, base_offset: int, removed: list[int]) -> No
     disk.replace(folder / FILE, msgspec.json.encode(_Intention(base_offset, removed)))
 
 
-def exchange(disk: Disk, folder: Path) -> None:
-    """Renames and removes as intended, without waiting for the disk."""
-    data = disk.read(folder / FILE)
-    if data is None:
-        return
-    intention = msgspec.json.decode(data, type=_Intention)
+def exchange(disk: Disk, folder: Path, base_offset: int) -> None:
+    """Renames as intended, without waiting for the disk."""
     for ending in (".log", ".index"):
-        name = f"{intention.base_offset:020}{ending}"
+        name = f"{base_offset:020}{ending}"
         if disk.exists(folder / (name + CLEANED)):
             disk.rename(folder / (name + CLEANED), folder / name)
-    for base in intention.removed:
-        disk.remove(folder / f"{base:020}.log")
-        disk.remove(folder / f"{base:020}.index")
 
 
-def conclude(disk: Disk, folder: Path) -> None:
-    """Makes the exchange durable and takes the intention back. May run in a thread."""
+def conclude(disk: Disk, folder: Path, removed: list[int]) -> None:
+    """Removes what the new segment has taken in, makes all of it durable, and takes the intention back. May run in a thread."""
+    for base_offset in removed:
+        disk.remove(folder / f"{base_offset:020}.log")
+        disk.remove(folder / f"{base_offset:020}.index")
     disk.sync_folder(folder)
     disk.remove(folder / FILE)
     disk.sync_folder(folder)
@@ -52,9 +48,11 @@ def conclude(disk: Disk, folder: Path) -> None:
 
 def finish(disk: Disk, folder: Path) -> None:
     """At a start: does what is left of an exchange, and removes files that no intention speaks of."""
-    if disk.exists(folder / FILE):
-        exchange(disk, folder)
-        conclude(disk, folder)
+    data = disk.read(folder / FILE)
+    if data is not None:
+        intention = msgspec.json.decode(data, type=_Intention)
+        exchange(disk, folder, intention.base_offset)
+        conclude(disk, folder, intention.removed)
     for name in disk.names(folder):
         if name.endswith(CLEANED):
             disk.remove(folder / name)
