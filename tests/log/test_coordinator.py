@@ -115,8 +115,7 @@ def test_a_transaction_whose_marker_could_not_be_synced_is_ended_after_the_resta
         client = Client(broker)
         who = await begun(client, "x")
         await client.produce("t", 0, [b"a"], base_sequence=0, attributes=0x10, **who)
-        partition = broker.catalog.topics["t"].partitions[0]
-        partition.take_offline(OSError("its disk failed"))
+        disk.failing, disk.failing_in = {"sync"}, broker.catalog.topics["t"].partitions[0].folder
         ending = asyncio.ensure_future(client.call("EndTxn", 3, transactional_id="x", committed=True, **who))
         await asyncio.wait([ending], timeout=0.05)
         assert not ending.done()

@@ -218,10 +218,13 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {self.log_start_offset} to {self.high_watermark}",
             )
-        self.touch()
-        self.disk.replace(self.folder / "start", str(offset).encode())
-        self.log_start_offset = offset
-        self._drop_segments()
+        try:
+            self.touch()
+            self.disk.replace(self.folder / "start", str(offset).encode())
+            self.log_start_offset = offset
+            self._drop_segments()
+        except OSError as error:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def expire(self, now_ms: int) -> None:
         """Applies retention: whole segments whose youngest record is too old, then the oldest beyond the size allowed."""
@@ -440,7 +443,10 @@ class Partition:
         return segment
 
     def _drop_segments(self) -> None:
-        """Removes the files of segments that lie wholly before the log start."""
+        """Removes the files of segments that lie wholly before the log start, each durably before the next.
+
+        A power cut that forgot one of them and kept a later removal would leave a hole, and a hole looks like the end of the log.
+        """
         doomed = []
         while len(self.segments) > 1 and self.segments[1].base_offset <= self.log_start_offset:
             doomed.append(self.segments.pop(0))
@@ -453,6 +459,7 @@ class Partition:
             self._warm.pop(segment.base_offset, None)
             self._rolled = [(s, p) for s, p in self._rolled if s is not segment]
             segment.remove()
+            self.disk.sync_folder(self.folder)
 
     def _advance(self, high_watermark: int) -> None:
         self.high_watermark = max(self.high_watermark, high_watermark)
