@@ -300,3 +300,24 @@ def test_nothing_acknowledged_is_lost_doubled_or_half_done_in_power_cuts(seed):
 def test_a_log_that_does_not_sync_fails_this_test():
     with pytest.raises(AssertionError, match=r"is not at|not whole|went back|not where"):
         run(0, 10, "os")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_old_segments_that_were_removed_when_the_power_went_take_nothing_else_with_them(seed):
+    async def write_and_trim(disk: MemoryDisk) -> None:
+        opened = broker(disk, "commit")
+        client = Client(opened)
+        for number in range(200):
+            await client.produce(TRIMMED, 0, [b"%d" % number])
+        opened.catalog.topics[TRIMMED].partitions[0].delete_records(150)
+        await opened.retention.close()
+
+    async def look(disk: MemoryDisk) -> None:
+        opened = broker(disk, "commit")
+        rows = visible(opened.catalog.topics[TRIMMED].partitions[0])
+        assert [rows.get(offset) for offset in range(150, 200)] == [b"%d" % n for n in range(150, 200)]
+        await opened.retention.close()
+
+    disk = MemoryDisk()
+    asyncio.run(write_and_trim(disk))
+    asyncio.run(look(disk.power_cut(seed)))
