@@ -27,7 +27,7 @@ QUICK = {
 QUICK_READER = {"fetch.error.backoff.ms": 10, "fetch.wait.max.ms": 50, "enable.auto.commit": False}
 PATIENCE_S = 60
 STUCK_MS = 5000
-"""An abort waits for batches under way, and librdkafka does not send them again when their connection was lost: they must expire."""
+"""Batches expire early: in about one life of ten, an abort after a kill has waited for a minute, and why is not known yet."""
 
 
 @dataclass
