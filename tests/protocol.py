@@ -9,7 +9,7 @@ from headwater.kafka.sasl import Authentication
 from headwater.kafka.server import FAMILIES
 from headwater.kafka.session import Sessions
 from headwater.log.broker import Broker
-from headwater.record import Record, encode_batch
+from headwater.record import BatchHeader, Record, encode_batch, open_batch, reencode_batch
 
 assert FAMILIES
 
@@ -38,10 +38,15 @@ class Client:
             answer = await answer
         return response.decode(version, b"".join(response.encode(version, answer)))
 
-    async def produce(self, topic: str, partition: int, values: list[bytes], **batch: int) -> Message:
-        """One batch; the answer of its partition."""
+    async def produce(
+        self, topic: str, partition: int, values: list[bytes], codec: int = 0, **batch: int
+    ) -> Message:
+        """One batch, compressed with the codec of that number; the answer of its partition."""
         records = [Record(value, value, (), 1_000) for value in values]
         data = encode_batch(records, **batch)
+        if codec:
+            header = BatchHeader.read(data)
+            data = reencode_batch(header._replace(attributes=header.attributes | codec), open_batch(data))
         topics = [{"name": topic, "partition_data": [{"index": partition, "records": data}]}]
         answer = await self.call("Produce", 9, acks=-1, timeout_ms=1000, topic_data=topics)
         return answer.responses[0].partition_responses[0]

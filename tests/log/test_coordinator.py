@@ -5,6 +5,7 @@ from pathlib import Path
 
 from headwater.errors import ErrorCode
 from headwater.log.broker import Broker
+from headwater.log.coordinator import TRANSACTIONS_TOPIC
 from headwater.log.memory import MemoryDisk
 from headwater.log.transaction import EPOCH_MAX, TransactionState
 from protocol import Client
@@ -115,8 +116,7 @@ def test_a_transaction_whose_marker_could_not_be_synced_is_ended_after_the_resta
         client = Client(broker)
         who = await begun(client, "x")
         await client.produce("t", 0, [b"a"], base_sequence=0, attributes=0x10, **who)
-        partition = broker.catalog.topics["t"].partitions[0]
-        partition.take_offline(OSError("its disk failed"))
+        disk.failing, disk.failing_in = {"sync"}, broker.catalog.topics["t"].partitions[0].folder
         ending = asyncio.ensure_future(client.call("EndTxn", 3, transactional_id="x", committed=True, **who))
         await asyncio.wait([ending], timeout=0.05)
         assert not ending.done()
@@ -195,6 +195,26 @@ def test_the_last_epoch_of_a_producer_is_aborted_under_its_own_id():
             "t", 0, [b"b"], base_sequence=0, attributes=0x10, producer_id=old["producer_id"], producer_epoch=0
         )
         assert late.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+def test_no_marker_is_written_before_the_decision_is_on_the_disk():
+    async def scenario() -> None:
+        broker = Broker(Path("/memory"), disk=MemoryDisk())
+        broker.catalog.create("t", 1)
+        client = Client(broker)
+        who = await begun(client, "x")
+        await client.produce("t", 0, [b"a"], base_sequence=0, attributes=0x10, **who)
+        partition = broker.catalog.topics["t"].partitions[0]
+        decisions = broker.catalog.topics[TRANSACTIONS_TOPIC].partitions[0]
+        ending = asyncio.ensure_future(client.call("EndTxn", 3, transactional_id="x", committed=True, **who))
+        async with asyncio.timeout(5):
+            while partition.end_offset == 1:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert decisions.high_watermark == decisions.end_offset
+        assert (await ending).error_code == ErrorCode.NONE
         await broker.close()
 
     asyncio.run(scenario())

@@ -21,12 +21,13 @@ class _Inode:
 
 
 class _MemoryFile:
-    def __init__(self, disk: "MemoryDisk", inode: _Inode) -> None:
+    def __init__(self, disk: "MemoryDisk", path: Path, inode: _Inode) -> None:
         self._disk = disk
+        self._path = path
         self._inode = inode
 
     def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        self._disk.check("write", len(data))
+        self._disk.check("write", self._path, len(data))
         content = self._inode.content
         if len(content) < position:
             content.extend(bytes(position - len(content)))
@@ -42,7 +43,7 @@ class _MemoryFile:
         return len(self._inode.content)
 
     def sync(self) -> None:
-        self._disk.check("sync", 0)
+        self._disk.check("sync", self._path)
         self._inode.synced = bytes(self._inode.content)
 
     def close(self) -> None:
@@ -52,12 +53,13 @@ class _MemoryFile:
 class MemoryDisk:
     """A disk that knows what a power cut would leave: what was synced, under the names that were synced.
 
-    ``failing`` names the calls that fail from now on (``write``, ``sync``); ``full_after_bytes`` lets that much more be
-    written. Any thread may call it.
+    ``failing`` names the calls that fail from now on (``write``, ``sync``), everywhere or in the folder ``failing_in``;
+    ``full_after_bytes`` lets that much more be written. Any thread may call it.
     """
 
     def __init__(self) -> None:
         self.failing: set[Literal["write", "sync"]] = set()
+        self.failing_in: Path | None = None
         self.full_after_bytes: int | None = None
         self._names: dict[Path, _Inode] = {}
         self._durable_names: dict[Path, _Inode] = {}
@@ -65,9 +67,11 @@ class MemoryDisk:
         self._naming = threading.Lock()
         self._locked: set[Path] = set()
 
-    def check(self, operation: Literal["write", "sync"], size: int) -> None:
+    def check(self, operation: Literal["write", "sync"], path: Path, size: int = 0) -> None:
         """Fails as asked for."""
-        if operation in self.failing:
+        if operation in self.failing and (
+            self.failing_in is None or self.failing_in in (path, *path.parents)
+        ):
             raise OSError(errno.EIO, f"{operation} failed on request")
         if self.full_after_bytes is not None and operation == "write":
             if size > self.full_after_bytes:
@@ -107,15 +111,15 @@ class MemoryDisk:
                 if not create:
                     raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
                 self._names[path] = _Inode()
-            return _MemoryFile(self, self._names[path])
+            return _MemoryFile(self, path, self._names[path])
 
     def read(self, path: Path) -> bytes | None:
         inode = self._names.get(path)
         return bytes(inode.content) if inode else None
 
     def replace(self, path: Path, data: bytes) -> None:
-        self.check("write", len(data))
-        self.check("sync", 0)
+        self.check("write", path, len(data))
+        self.check("sync", path)
         with self._naming:
             self._names[path] = self._durable_names[path] = _Inode(bytearray(data), data)
 
@@ -129,7 +133,7 @@ class MemoryDisk:
         pass
 
     def sync_folder(self, folder: Path) -> None:
-        self.check("sync", 0)
+        self.check("sync", folder)
         with self._naming:
             here = {path: inode for path, inode in self._names.items() if path.parent == folder}
             kept = {path: inode for path, inode in self._durable_names.items() if path.parent != folder}

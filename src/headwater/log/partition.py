@@ -166,8 +166,11 @@ class Partition:
                 segment.save_index(producers)
             if self._sync_on_commit:
                 active.file.sync()
-            for base_offset in doomed:
+            for (
+                base_offset
+            ) in doomed:  # each durably before the next: a hole would look like the end of the log
                 Segment(self.disk, self.folder, base_offset).remove()
+                self.disk.sync_folder(self.folder)
             return lambda: self._synced(end_offset, rolled)
 
         return sync
@@ -238,10 +241,13 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {self.log_start_offset} to {self.high_watermark}",
             )
-        self.touch()
-        self.disk.replace(self.folder / "start", str(offset).encode())
-        self.log_start_offset = offset
-        self._drop_segments()
+        try:
+            self.touch()
+            self.disk.replace(self.folder / "start", str(offset).encode())
+            self.log_start_offset = offset
+            self._drop_segments()
+        except OSError as error:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def expire(self, now_ms: int) -> bool:
         """Applies retention: whole segments whose youngest record is too old, then the oldest beyond the size allowed.
@@ -433,7 +439,7 @@ class Partition:
     def _synced(self, end_offset: int, rolled: list[tuple[Segment, bytes]]) -> None:
         for segment, _ in rolled:
             if self._unsaved.pop(segment.base_offset, None) is None:
-                segment.remove()  # dropped while it was synced, which has written its index
+                segment.release()  # dropped while it was synced; its files go in the next round, in their order
             else:
                 self._keep_warm(segment)
         self._advance(end_offset)

@@ -1,0 +1,30 @@
+"""The long runs can be cut into slices: which seeds, and what the test is told."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from crash.faults import KINDS, TESTS, environment, seeds
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0-9", (0, 9)), ("7", (7, 7)), ("10-10", (10, 10))])
+def test_a_slice_is_a_range_of_seeds(text, expected):
+    assert seeds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "9-0", "a-b", "-3", "1-2-3"])
+def test_what_is_no_slice_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="seeds are"):
+        seeds(text)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_each_kind_reads_what_it_is_told(kind):
+    source = Path(TESTS / kind.test).read_text()
+    assert all(f'"{name}"' in source for name in environment(kind, 0, 1))
+
+
+def test_a_whole_run_is_what_was_promised():
+    amounts = {name: int(environment(k, *k.seeds)[k.amount_variable]) for name, k in KINDS.items()}
+    assert amounts == {"power": 300, "kill": 300, "fuzz": 100_000}
