@@ -48,7 +48,7 @@ class Driver:
         self.app.write_text(textwrap.dedent(APP))
         self.log = folder / "driver.log"
         self._environment = os.environ | {
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
             **shop.settings.environ(),
             "HEADWATER_SPARK": "local[*,4]",
         }
