@@ -39,6 +39,7 @@ ASK_S = 1.0
 COUNT_AGE_S = 60.0
 """How old the number of a topic's partitions may be for a partitioner of ours."""
 READER = "headwater.reader"
+UNCOMMITTED = "headwater.reader.uncommitted"
 AWAY = {
     "_TRANSPORT",
     "_ALL_BROKERS_DOWN",
@@ -199,10 +200,14 @@ class Client:
         """The offset behind the last record of every partition; a topic that does not exist has none."""
         known = self.partitions()
         return {
-            (topic, partition): self._end(TopicPartition(topic, partition))
+            (topic, partition): self._end(TopicPartition(topic, partition), READER)
             for topic in topics
             for partition in range(known.get(topic, 0))
         }
+
+    def open_ends(self, topic: str, partitions: int) -> dict[int, int]:
+        """The offset behind the last record of each partition, those of open transactions included."""
+        return {number: self._end(TopicPartition(topic, number), UNCOMMITTED) for number in range(partitions)}
 
     def committed(self, group: str, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """The offsets that a group has committed; a partition without one is left out."""
@@ -230,14 +235,19 @@ class Client:
         finally:
             reader.close()
 
-    def _end(self, place: TopicPartition) -> int:
-        return int(self._ask(lambda reader, seconds: reader.get_watermark_offsets(place, timeout=seconds))[1])
+    def _end(self, place: TopicPartition, group: str) -> int:
+        answer = self._ask(
+            lambda reader, seconds: reader.get_watermark_offsets(place, timeout=seconds), group
+        )
+        return int(answer[1])
 
     def _reader(self, group: str = READER) -> Consumer:
         """One connection for all questions about a group."""
         with self._lock:
             if group not in self._readers:
-                self._readers[group] = consumer(self.log, group=group, error_cb=self._note)
+                level = "read_uncommitted" if group == UNCOMMITTED else "read_committed"
+                settings = {"isolation.level": level, "error_cb": self._note}
+                self._readers[group] = consumer(self.log, group=group, **settings)
             return self._readers[group]
 
     def _ask(self, question: Callable[[Consumer, float], Any], group: str = READER) -> Any:

@@ -1,26 +1,53 @@
-"""Publish: a view's rows into its topic, as change records by key.
+"""Publish: the last step of every micro-batch view. Its rows become change records by key, each batch exactly once.
 
-Micro-batch views pass through ``Publisher``, the function that Spark calls with each batch. A batch that is
-repeated after a crash computes the same rows and writes them again: the newest record of every key is the same,
-so a reader of the topic ends at the same table.
+    tasks    own the keys of a shard, compare each row with the one published last, and write what differs as the
+             shard's next state file: so the file holds just the records that the batch publishes
+    driver   publishes these files and the batch's result in one transaction (``progress.py``)
+
+Tasks publish nothing, so a task may fail, be repeated or run twice: only files that the result names count. A batch that has
+its result already is run and thrown away, since Spark's own state must move on.
 """
 
+import logging
 import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from headwater.access import Log, access
+from headwater.clock import Clock
+from headwater.errors import MachineError
 from headwater.graph import View
 from headwater.pipeline import wire
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
+from headwater.pipeline.points import passes
+from headwater.pipeline.progress import Progress, Result
+from headwater.pipeline.state import Chain, Place, Shard, contents
+from headwater.pipeline.topics import Topics
 
 __all__ = ["Publisher", "Stopping", "sink_options"]
 
 START_SECONDS_MAX = 60.0
+STATE = "publish"
+"""The name of this step's state among those of the view's operators."""
+VERSIONS_KEPT = 8
+"""State files of so many results are kept, so that a batch can be repeated."""
+REVISION = b',"_revision":'
+OUTCOME = "shard int, chain binary"
+
+logger = logging.getLogger(__name__)
 
 
 class Stopping(Exception):  # noqa: N818 (not an error: it ends a query between two batches)
@@ -28,27 +55,43 @@ class Stopping(Exception):  # noqa: N818 (not an error: it ends a query between 
 
 
 def sink_options(log: Log, view: View) -> dict[str, str]:
-    """Options of Spark's Kafka sink for a view's topic."""
+    """Options of Spark's Kafka sink for a view's topic: how real-time views publish."""
     return {**access(log).spark(), "topic": view.name}
 
 
 class Publisher:
     """Publishes the batches of one view, in order; called by its query's thread.
 
-    After each batch the rows are in the log, the invalid records it met are published and its positions committed.
+    After each batch its records and its result are in the log, the invalid records it met are published and its positions committed.
     """
 
     def __init__(
-        self, view: View, checkpoint: Checkpoint, log: Log, groups: Groups, invalid: InvalidRecords
+        self,
+        view: View,
+        checkpoint: Checkpoint,
+        topics: Topics,
+        groups: Groups,
+        invalid: InvalidRecords,
+        *,
+        shards: int,
+        copies: Path,
+        clock: Clock,
     ) -> None:
         self.stopping = threading.Event()
         self.failure: Exception | None = None
         self._view = view
         self._checkpoint = checkpoint
-        self._log = log
         self._groups = groups
         self._invalid = invalid
         self._run = checkpoint.run()
+        self._clock = clock
+        self._progress = Progress(topics, view.name, self._run, clock)
+        self._place = Place(str(checkpoint.folder / "shards" / STATE), str(copies / self._run / STATE))
+        self._progress.open(checkpoint.last())
+        last = self._progress.last
+        self._chains: list[Chain] = last.state[STATE] if last else [()] * shards
+        self._needed: deque[set[str]] = deque(maxlen=VERSIONS_KEPT)
+        self._forget_strays()
         self._sql: tuple[str, str] | None = None
         self._started = threading.Event()
         self._query: StreamingQuery | None = None
@@ -62,21 +105,120 @@ class Publisher:
         if self.stopping.is_set() or not self._started.wait(START_SECONDS_MAX):
             raise Stopping
         try:
-            self._publish(rows, batch)
+            self._take(rows, batch)
         except Exception as error:
             self.failure = error  # Spark only hands on a text with both sides' stack traces
             raise
         self._groups.commit(self._view.name, self._checkpoint.reached(batch))
 
-    def _publish(self, rows: DataFrame, batch: int) -> None:
+    def _take(self, rows: DataFrame, batch: int) -> None:
+        passes("batch begins")
+        if self._progress.repeated(batch, self._checkpoint.ends(batch)):
+            logger.info("view %s: batch %d is published already", self._view.name, batch)
+            rows.write.format("noop").mode("overwrite").save()
+            return
+        chains = self._compute(rows, batch)
+        passes("batch was computed")
+        counts = _observed(self._query)
+        ends = self._checkpoint.ends(batch)
+        if any(counts.values()):
+            self._invalid.publish(rows.sparkSession, self._view, counts, self._checkpoint.starts(batch), ends)
+        result = Result(
+            run=self._run,
+            batch=batch,
+            inputs=ends,
+            partitions=self._progress.partitions,
+            state={STATE: chains},
+            at_ms=self._clock.now_ms(),
+        )
+        self._progress.publish(result, self._changes(chains, batch))
+        self._chains = chains
+        self._forget_old()
+        passes("batch ends")
+
+    def _compute(self, rows: DataFrame, batch: int) -> list[Chain]:
+        """Runs the batch; the chains of all shards after it."""
         if self._sql is None:
             self._sql = wire.expressions(rows.schema, self._view)
-        records = wire.records(rows, self._sql, view=self._view.name, run=self._run, batch=str(batch))
-        records.write.format("kafka").options(**sink_options(self._log, self._view)).save()
-        counts = _observed(self._query)
-        if any(counts.values()):
-            starts, ends = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
-            self._invalid.publish(rows.sparkSession, self._view, counts, starts, ends)
+        key, value = self._sql
+        stage = keyed_stage(self._place, self._chains, batch)
+        records = rows.selectExpr(f"{key} AS key", f"{value} AS value").repartition(len(self._chains), "key")
+        outcomes = records.mapInArrow(stage, OUTCOME).collect()
+        chains = {row.shard: msgspec.msgpack.decode(row.chain, type=Chain) for row in outcomes}
+        if sorted(chains) != list(range(len(self._chains))):
+            got = f"shards {sorted(chains)}"
+            raise MachineError(f"view {self._view.name!r}: not every shard has answered", got=got)
+        return [chains[number] for number in range(len(chains))]
+
+    def _changes(self, chains: list[Chain], batch: int) -> Iterator[tuple[bytes, bytes | None]]:
+        for chain in chains:
+            if chain and chain[-1].version == batch:
+                yield from contents(self._place, chain[-1])
+
+    def _forget_old(self) -> None:
+        """Removes the state files that no result of the last few needs."""
+        full = len(self._needed) == VERSIONS_KEPT
+        oldest = self._needed[0] if full else set()
+        self._needed.append({file.name for chain in self._chains for file in chain})
+        self._remove(oldest - set().union(*self._needed))
+
+    def _forget_strays(self) -> None:
+        """At the start: removes what attempts have left that came to nothing."""
+        results = [self._progress.results[batch] for batch in sorted(self._progress.results)]
+        self._needed.extend({file.name for chain in r.state[STATE] for file in chain} for r in results)
+        system, folder = fs.FileSystem.from_uri(self._place.files)
+        found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        self._remove({info.base_name for info in found} - set().union(*self._needed))
+
+    def _remove(self, names: set[str]) -> None:
+        system, folder = fs.FileSystem.from_uri(self._place.files)
+        for name in names:
+            system.delete_file(f"{folder}/{name}")
+
+
+def keyed_stage(
+    place: Place, chains: list[Chain], batch: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What each task runs over the rows of its shard, as key and value; a null value takes the key out of the view."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        number = TaskContext.get().partitionId()
+        shard = Shard(place, number, chains[number])
+        changes = differing(shard, _sorted(batches))
+        chain = shard.extended(batch, uuid.uuid4().hex[:12], changes)
+        packed = msgspec.msgpack.encode(chain)
+        yield pa.record_batch([pa.array([number], pa.int32()), pa.array([packed])], names=["shard", "chain"])
+
+    return run
+
+
+def _sorted(batches: Iterator[pa.RecordBatch]) -> dict[bytes, bytes | None]:
+    """The rows by key. An order of their own makes every attempt write the same; of two rows with a key the greater one stays."""
+    found = list(batches)
+    if not found:
+        return {}
+    table = pa.Table.from_batches(found)
+    order = pc.sort_indices(table, [("key", "ascending"), ("value", "ascending")])
+    keys, values = (column.cast(pa.binary()).take(order).to_pylist() for column in table.columns)
+    return dict(zip(keys, values, strict=True))
+
+
+def differing(shard: Shard, rows: dict[bytes, bytes | None]) -> dict[bytes, bytes | None]:
+    """The rows that differ from those published last, each with the revision that it gets."""
+    published = shard.get(list(rows))
+    changes: dict[bytes, bytes | None] = {}
+    for key, value in rows.items():
+        last = published.get(key)
+        if last is None:
+            if value is not None:
+                changes[key] = b"%b%b1}" % (value[:-1], REVISION)
+            continue
+        cut = last.rindex(REVISION)
+        if value is None:
+            changes[key] = None
+        elif last[:cut] != value[:-1]:
+            changes[key] = b"%b%b%d}" % (value[:-1], REVISION, int(last[cut + len(REVISION) : -1]) + 1)
+    return changes
 
 
 def _observed(query: Any) -> dict[str, int]:

@@ -57,4 +57,12 @@ def first_line(error: BaseException) -> str:
     """The first line of a Spark error that says something to a person."""
     text = str(getattr(error, "desc", None) or error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and "Python worker" in lines[0]:
+        return _raised(text)
     return lines[0] if lines else type(error).__name__
+
+
+def _raised(text: str) -> str:
+    """What was raised in a Python worker: the first line below its stack trace."""
+    below = text.partition("Traceback (most recent call last):")[2].splitlines()[1:]
+    return next((line for line in below if line and not line.startswith(" ")), "an error in a Python worker")

@@ -18,7 +18,7 @@ from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
 from headwater.errors import MachineError, UsageError
 from headwater.graph import Graph, View
-from headwater.pipeline import plan, query, session, source, wire
+from headwater.pipeline import plan, progress, query, session, source, wire
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
@@ -125,6 +125,7 @@ class Runner:
         streams = [stream.topic for stream in self.graph.streams.values() if stream.pattern is None]
         self._topics.ensure(streams, self.settings.partitions, compact=False)
         self._topics.ensure(self.graph.views, self.settings.partitions, compact=True)
+        self._topics.ensure(map(progress.topic, self.graph.views), 1, compact=True)
 
     def _slots(self) -> int:
         """Slots that the graph needs, or 0 without real-time views, which take what the master offers.
@@ -162,7 +163,16 @@ class Runner:
         if view.latency == "realtime" and not once:
             writer = self._realtime_writer(view, frame, checkpoint)
         else:
-            publisher = Publisher(view, checkpoint, self.settings.access, self._groups, self._invalid)
+            publisher = Publisher(
+                view,
+                checkpoint,
+                self._topics,
+                self._groups,
+                self._invalid,
+                shards=self.settings.partitions,
+                copies=session.copies(self.settings),
+                clock=self._clock,
+            )
             self._publishers[view.name] = publisher
             writer = frame.writeStream.foreachBatch(publisher)
             writer = (

@@ -5,6 +5,7 @@ The JVM writes to ``spark.log`` and ``spark.out`` in the data folder, never to t
 
 import logging
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from headwater.config import Settings
 from headwater.errors import MachineError, UsageError
 from headwater.pipeline import jars
 
-__all__ = ["data", "master", "start"]
+__all__ = ["copies", "data", "master", "start"]
 
 LOG4J = Path(__file__).with_name("log4j2.properties")
 STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -45,6 +46,17 @@ FIXED = {
 def data(settings: Settings) -> Path:
     """The folder of checkpoints and logs, as an absolute path: Spark has a working directory of its own."""
     return settings.data.absolute()
+
+
+def copies(settings: Settings) -> Path:
+    """The folder of this machine's copies of state; another one after a restart of the machine, since they are not synced."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    folder = data(settings) / "copies"
+    current = boot.read_text().strip() if boot.exists() else "boot"
+    for other in folder.glob("*"):
+        if other.name != current:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder / current
 
 
 def master(settings: Settings, slots: int) -> str:

@@ -1,0 +1,47 @@
+"""Points: the named steps of the batch protocol, at which a test may end the process.
+
+``CRASH_FILE`` names a file that says where: ``POINT`` or ``POINT#N``, the Nth time that any process of the view passes it. It is
+removed with the kill, so that the process that comes after goes on. Without the variable a point costs nothing.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+__all__ = ["POINTS", "passes"]
+
+POINTS = (
+    "batch begins",
+    "state delta is written",
+    "state delta is synced",
+    "state files are merged",
+    "batch was computed",
+    "transaction begun",
+    "half is produced",
+    "all is produced",
+    "before commit",
+    "after commit",
+    "batch ends",
+)
+"""In the order in which a batch meets them; the state's ones in Spark's Python workers, the others in the driver."""
+
+
+def passes(point: str) -> None:
+    """Says that a point is reached."""
+    crash_file = os.environ.get("CRASH_FILE")
+    if crash_file is not None:
+        _meet(Path(crash_file), point)
+
+
+def _meet(order: Path, point: str) -> None:
+    try:
+        wanted, _, times = order.read_text().strip().partition("#")
+    except FileNotFoundError:
+        return
+    if wanted != point:
+        return
+    if int(times or 1) > 1:
+        order.write_text(f"{wanted}#{int(times) - 1}")
+        return
+    order.unlink(missing_ok=True)
+    os.kill(os.getpid(), signal.SIGKILL)

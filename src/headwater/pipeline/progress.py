@@ -1,0 +1,221 @@
+"""Progress: what each batch of a view has made, in ``<view>.progress``, in one transaction with the view's records.
+
+A batch has happened when its result is there, and then everything of it is: its records, its state files, its positions. There
+is nothing in between to be repaired. One producer writes for a run of a view; a second one for the same run fences the first.
+"""
+
+import threading
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException
+
+from headwater.client import producer
+from headwater.clock import Clock
+from headwater.errors import MachineError, UsageError
+from headwater.pipeline.points import passes
+from headwater.pipeline.state import Chain
+from headwater.pipeline.topics import Positions, Topics
+
+__all__ = ["Fenced", "Progress", "Result", "topic"]
+
+RESULTS_KEPT = 64
+"""The topic is compacted, and results take turns in so many keys."""
+CHUNK_RECORDS = 10_000
+INIT_SECONDS_MAX = 60.0
+COMMIT_SECONDS_MAX = 120.0
+SETTINGS = {
+    "transaction.timeout.ms": 60_000,
+    "message.timeout.ms": 60_000,
+    "queue.buffering.max.messages": 1_000_000,
+    "compression.type": "lz4",
+}
+FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
+
+
+class Fenced(MachineError):  # noqa: N818  the word of the protocol
+    """Another driver has taken over the run; this one ends and must not come back by itself."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch of one run, complete."""
+
+    run: str
+    batch: int
+    inputs: Positions
+    """Up to where the batch has read."""
+    outputs: dict[int, int] = {}
+    """Up to where a reader of the view has to read to have seen it, by partition."""
+    partitions: int
+    """How many the view's topic has: keys stay in theirs."""
+    changed: int = 0
+    """Records that it published."""
+    state: dict[str, list[Chain]] = {}
+    """By operator, the chain of each shard after the batch."""
+    at_ms: int = 0
+
+    @property
+    def files(self) -> set[tuple[str, str]]:
+        """Operator and name of every state file that this version needs."""
+        return {
+            (operator, file.name)
+            for operator, chains in self.state.items()
+            for chain in chains
+            for file in chain
+        }
+
+
+def topic(view: str) -> str:
+    """The topic of a view's results."""
+    return f"{view}.progress"
+
+
+class Progress:
+    """The results of one run of a view, and the only way to add one. Belongs to the query's thread."""
+
+    def __init__(self, topics: Topics, view: str, run: str, clock: Clock) -> None:
+        self._view = view
+        self._run = run
+        self._clock = clock
+        self._client = topics
+        self._pause = threading.Event()
+        self._producer: Any = None
+        self.results: dict[int, Result] = {}
+        self.partitions = 0
+
+    @property
+    def last(self) -> Result | None:
+        return self.results[max(self.results)] if self.results else None
+
+    def open(self, reached: int) -> None:
+        """Takes over the run and reads its results; ``reached`` is the checkpoint's last complete batch, or -1.
+
+        Raises UsageError, saying what disagrees, when log and checkpoint cannot be of one history.
+        """
+        settings: dict[str, Any] = SETTINGS | {"transactional.id": f"headwater/{self._view}/{self._run}"}
+        self._producer = producer(self._client.log, **settings)
+        self._call(lambda: self._producer.init_transactions(INIT_SECONDS_MAX))
+        self.partitions = self._client.partitions().get(self._view, 0)
+        found = [msgspec.json.decode(m.value(), type=Result) for m in self._client.read([topic(self._view)])]
+        self.results = {result.batch: result for result in found if result.run == self._run}
+        self._check(found[-1] if found else None, reached)
+
+    def _check(self, newest: Result | None, reached: int) -> None:
+        what = f"view {self._view!r} cannot go on"
+        hint = f"make it anew from the log: headwater view rebuild {self._view}"
+        if newest is not None and newest.run != self._run:
+            raise UsageError(
+                f"{what}: its topic was written by another run",
+                got=f"run {newest.run} up to batch {newest.batch}, and a checkpoint of run {self._run}",
+                expected="the checkpoint that made it (was it deleted, or does another application use the name?)",
+                hint=hint,
+            )
+        batch = newest.batch if newest else -1
+        if batch not in {reached, reached + 1}:
+            says = f"the checkpoint ends with batch {reached}, {topic(self._view)} with {batch}"
+            older = "the checkpoint is from an earlier time" if batch > reached else "results are missing"
+            raise UsageError(f"{what}: {older}", got=says, hint=hint)
+        if newest is not None and newest.partitions != self.partitions:
+            raise UsageError(
+                f"{what}: keys would move to other partitions of its topic",
+                got=f"{self.partitions} partitions",
+                expected=str(newest.partitions),
+                hint=hint,
+            )
+
+    def repeated(self, batch: int, inputs: Positions) -> bool:
+        """Whether a batch has its result already; UsageError if that was made from other records."""
+        known = self.results.get(batch)
+        if known is None:
+            return False
+        if known.inputs != inputs:
+            raise UsageError(
+                f"view {self._view!r} cannot go on: batch {batch} was made from other records",
+                got=f"input up to {inputs}",
+                expected=str(known.inputs),
+                hint=f"the checkpoint is not the one that made it; headwater view rebuild {self._view}",
+            )
+        return True
+
+    def publish(self, result: Result, records: Iterable[tuple[bytes, bytes | None]]) -> Result:
+        """Makes a batch happen: its records and its result, all or nothing. Raises Fenced or MachineError."""
+        self._call(self._producer.begin_transaction)
+        try:
+            passes("transaction begun")
+            changed = self._produce(records)
+            if changed:
+                self._flush()
+            passes("all is produced")
+            outputs = self._client.open_ends(self._view, self.partitions)
+            result = msgspec.structs.replace(result, changed=changed, outputs=outputs)
+            key = f"{self._run}#{result.batch % RESULTS_KEPT}"
+            self._producer.produce(topic(self._view), msgspec.json.encode(result), key)
+            passes("before commit")
+            self._commit()
+        except BaseException:
+            self._abort()
+            raise
+        passes("after commit")
+        self.results[result.batch] = result
+        self.results.pop(result.batch - RESULTS_KEPT, None)
+        return result
+
+    def _produce(self, records: Iterable[tuple[bytes, bytes | None]]) -> int:
+        found, changed = iter(records), 0
+        while part := [{"key": key, "value": value} for key, value in islice(found, CHUNK_RECORDS)]:
+            if changed == 0 and len(part) > 1:
+                half = len(part) // 2
+                self._produce_part(part[:half])
+                passes("half is produced")
+                self._produce_part(part[half:])
+            else:
+                self._produce_part(part)
+            changed += len(part)
+        return changed
+
+    def _produce_part(self, part: list[dict[str, Any]]) -> None:
+        while part:
+            self._producer.produce_batch(self._view, part)
+            part = [message for message in part if "_error" in message]
+            if part and part[0]["_error"].code() != KafkaError._QUEUE_FULL:  # noqa: SLF001  the client's public name for it
+                raise self._failed(part[0]["_error"])
+            for message in part:
+                del message["_error"]
+            self._producer.poll(0.05 if part else 0)
+
+    def _flush(self) -> None:
+        if self._producer.flush(COMMIT_SECONDS_MAX):
+            raise MachineError(f"view {self._view!r}: the log does not take its records")
+
+    def _commit(self) -> None:
+        limit = self._clock.monotonic() + COMMIT_SECONDS_MAX
+        while True:
+            try:
+                self._producer.commit_transaction(limit - self._clock.monotonic())
+            except KafkaException as error:
+                reason = error.args[0]
+                if not reason.retriable() or self._clock.monotonic() >= limit:
+                    raise self._failed(reason) from error
+                self._pause.wait(0.1)
+            else:
+                return
+
+    def _abort(self) -> None:
+        """Gives up the transaction, if the log can be told; the next driver's start does it otherwise."""
+        try:
+            self._producer.abort_transaction(5)
+        except KafkaException:
+            return
+
+    def _call(self, call: Any) -> None:
+        try:
+            call()
+        except KafkaException as error:
+            raise self._failed(error.args[0]) from error
+
+    def _failed(self, reason: KafkaError) -> MachineError:
+        if reason.name() in FENCED:
+            return Fenced(f"view {self._view!r} is run by another driver now", hint="this one ends")
+        return MachineError(f"view {self._view!r} cannot publish", got=reason.str())

@@ -1,0 +1,320 @@
+"""State: one shard's values by key, one version for each batch. DESIGN.md beside it says why it is built so.
+
+The truth is in files that are written once and never changed: a delta for each batch, now and then merged. A **chain**
+is the list of files that make a version; a result of the batch protocol names it, and a file that no result
+names was never there. So that a task finds its keys without reading the chain, each machine keeps a **copy** of the shard in
+LMDB, memory-mapped and open to every worker process, and brings it up to the version it needs with the deltas that are missing.
+"""
+
+import hashlib
+import os
+import shutil
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Self, cast
+
+import lmdb
+import msgspec
+import pyarrow as pa
+from crc32c import crc32c
+from pyarrow import fs, ipc
+
+from headwater.errors import StorageError
+from headwater.pipeline.points import passes
+
+__all__ = ["Chain", "File", "Place", "Shard", "contents"]
+
+ROWS_PER_BATCH = 50_000
+CHAIN_FILES_MAX = 16
+"""Beyond so many files, those that are outweighed by what came after them are merged."""
+COPY_BYTES_MAX = 1 << 40
+"""How far a copy may grow: address space, not memory."""
+OPEN_COPIES_MAX = 64
+KEY_BYTES_MAX = 511
+"""LMDB takes no longer keys, and no empty one."""
+NONE = -1
+"""The version before the first batch."""
+
+SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+OPTIONS = ipc.IpcWriteOptions(compression="lz4")
+
+_version = struct.Struct(">q")
+
+
+class File(msgspec.Struct, frozen=True, array_like=True):
+    """One file of a chain: after it the shard is at ``version``. A whole one needs none before it."""
+
+    name: str
+    version: int
+    whole: bool
+    rows: int
+    size_bytes: int
+    checksum: int
+
+
+Chain = tuple[File, ...]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the state of one operator of one run is: its files (a path or a URL of ``pyarrow.fs``), and this machine's copies."""
+
+    files: str
+    copies: str
+
+
+class Shard:
+    """A shard at one version, read by one task. Nothing of the batch under way is ever written into the copy.
+
+    Raises StorageError, naming the file, when one of the chain is missing or damaged.
+    """
+
+    def __init__(self, place: Place, number: int, chain: Chain) -> None:
+        self.place = place
+        self.number = number
+        self.chain = chain
+        self.version = chain[-1].version if chain else NONE
+        self._copy = _copy(Path(place.copies) / str(number))
+        self._copy.advance(place, chain)
+        if self._copy.version() != self.version:  # the copy of a later batch: an older one is being repeated
+            self._copy = _Copy(Path(place.copies) / f"{number}.at-{self.version}.{os.getpid()}", fresh=True)
+            self._copy.advance(place, chain)
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The values of those keys that have one; fastest for sorted keys."""
+        return self._copy.get(keys)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Everything, in the order of the keys."""
+        return self._copy.items()
+
+    def extended(self, batch: int, attempt: str, changes: Mapping[bytes, bytes | None]) -> Chain:
+        """The chain with this batch's changes, written and synced. None removes a key."""
+        chain = self._merged(attempt) if len(self.chain) >= CHAIN_FILES_MAX else self.chain
+        if not changes:
+            return chain
+        name = f"{self.number}-{batch}-{attempt}.delta"
+        return (*chain, _write(self.place, name, batch, changes.items(), whole=not chain))
+
+    def _merged(self, attempt: str) -> Chain:
+        """The same state in fewer files: those from the first on that is lighter than all behind it become one."""
+        sizes = [file.size_bytes for file in self.chain]
+        behind = [sum(sizes[at + 1 :]) for at in range(len(sizes))]
+        outweighed = [at for at, size in enumerate(sizes) if size <= behind[at]]
+        at = min([*outweighed, len(sizes) - CHAIN_FILES_MAX // 2])
+        name = f"{self.number}-{self.version}-{attempt}.merged"
+        kept, merged = self.chain[:at], self.chain[at:]
+        if not kept:
+            file = _write(self.place, name, self.version, self.items(), whole=True)
+        else:
+            together: dict[bytes, bytes | None] = {}
+            for each in merged:
+                together.update(contents(self.place, each))
+            file = _write(self.place, name, self.version, sorted(together.items()), whole=False)
+        passes("state files are merged")
+        return (*kept, file)
+
+
+# ---- the files -----------------------------------------------------------------------------------------
+
+
+def contents(place: Place, file: File) -> Iterator[tuple[bytes, bytes | None]]:
+    """The changes in a file; checked before the first one is given out."""
+    for batch in _batches(place, file):
+        yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+
+
+def _batches(place: Place, file: File) -> Iterator[pa.RecordBatch]:
+    system, folder = fs.FileSystem.from_uri(place.files)
+    path = f"{folder}/{file.name}"
+    try:
+        with system.open_input_file(path) as stream:
+            data = stream.read()
+    except FileNotFoundError as error:
+        raise StorageError(f"state file {path} is missing", hint=REBUILD) from error
+    if len(data) != file.size_bytes or crc32c(data) != file.checksum:
+        got = f"{len(data)} bytes with checksum {crc32c(data):08x}"
+        expected = f"{file.size_bytes} bytes with {file.checksum:08x}"
+        raise StorageError(f"state file {path} is damaged", got=got, expected=expected, hint=REBUILD)
+    reader = ipc.open_file(pa.BufferReader(data))
+    for number in range(reader.num_record_batches):
+        yield reader.get_batch(number)
+
+
+REBUILD = "rebuild the view from the log: headwater view rebuild NAME"
+
+
+def _write(
+    place: Place, name: str, version: int, items: Iterable[tuple[bytes, bytes | None]], *, whole: bool
+) -> File:
+    system, folder = fs.FileSystem.from_uri(place.files)
+    path = f"{folder}/{name}"
+    rows = 0
+    with _Checked(system, folder, path) as out:
+        with ipc.new_file(pa.PythonFile(out, "w"), SCHEMA, options=OPTIONS) as writer:
+            for part in _chunks(items):
+                keys, values = zip(*part, strict=True)
+                writer.write_batch(
+                    pa.record_batch([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], SCHEMA)
+                )
+                rows += len(part)
+        passes("state delta is written")
+    passes("state delta is synced")
+    return File(name, version, whole, rows, out.size_bytes, out.checksum)
+
+
+def _chunks(items: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
+    part: list[tuple[bytes, bytes | None]] = []
+    for item in items:
+        part.append(item)
+        if len(part) == ROWS_PER_BATCH:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+class _Checked:
+    """A file that knows its size and checksum, and is safe on the disk once it is left."""
+
+    closed = False
+
+    def __init__(self, system: fs.FileSystem, folder: str, path: str) -> None:
+        self.size_bytes = self.checksum = 0
+        self._folder = folder if isinstance(system, fs.LocalFileSystem) else None
+        system.create_dir(folder)
+        # A store that is no local disk keeps an object once it is closed.
+        out = Path(path).open("wb") if self._folder else system.open_output_stream(path)  # noqa: SIM115
+        self._out = cast("BinaryIO", out)
+
+    def write(self, data: Any) -> int:
+        data = memoryview(data)
+        self._out.write(data)
+        self.size_bytes += len(data)
+        self.checksum = crc32c(data, self.checksum)
+        return len(data)
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def close(self) -> None:
+        """Arrow is done; the file is closed when it is left."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._folder and failure[0] is None:
+            self._out.flush()
+            os.fsync(self._out.fileno())
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        self._out.close()
+
+
+# ---- the copies ----------------------------------------------------------------------------------------
+
+
+class _Copy:
+    """A shard in LMDB. Any process of the machine may have it open; LMDB lets one write at a time.
+
+    It is not synced: it can be made anew from the chain, and a restart of the machine gives copies another folder.
+    """
+
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+        if fresh:
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._environment = lmdb.open(
+            str(folder), map_size=COPY_BYTES_MAX, max_dbs=3, sync=False, metasync=False, readahead=False
+        )
+        self._values = self._environment.open_db(b"values")
+        self._odd = self._environment.open_db(b"odd")
+        """Keys that LMDB does not take, by their digest: pairs of key and value."""
+        self._about = self._environment.open_db(b"about")
+
+    def version(self) -> int:
+        with self._environment.begin() as transaction:
+            return self._version_in(transaction)
+
+    def advance(self, place: Place, chain: Chain) -> None:
+        """Applies what is missing up to the end of the chain."""
+        wanted = chain[-1].version if chain else NONE
+        if self.version() == wanted:
+            return
+        with self._environment.begin(write=True, db=self._values) as transaction:
+            reached = self._version_in(transaction)
+            missing = [file for file in chain if file.version > reached]
+            if missing and missing[0].whole:
+                transaction.drop(self._values, delete=False)
+                transaction.drop(self._odd, delete=False)
+            for file in missing:
+                for part in _chunks(contents(place, file)):
+                    self._apply(transaction, part)
+            transaction.put(b"version", _version.pack(max(wanted, reached)), db=self._about)
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        with self._environment.begin(db=self._values) as transaction:
+            odd = [key for key in keys if not 0 < len(key) <= KEY_BYTES_MAX]
+            if not odd:
+                return dict(transaction.cursor().getmulti(keys))
+            found = {key: transaction.get(_digest(key), db=self._odd) for key in odd}
+            pairs = {key: _pair.decode(data)[1] for key, data in found.items() if data}
+            return dict(transaction.cursor().getmulti([key for key in keys if key not in found])) | pairs
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        with self._environment.begin() as transaction:
+            yield from transaction.cursor(self._values)
+            for _, data in transaction.cursor(self._odd):
+                yield _pair.decode(data)
+
+    def close(self) -> None:
+        self._environment.close()
+
+    def _apply(self, transaction: Any, changes: list[tuple[bytes, bytes | None]]) -> None:
+        plain = [
+            (key, value) for key, value in changes if value is not None and 0 < len(key) <= KEY_BYTES_MAX
+        ]
+        transaction.cursor().putmulti(plain)
+        if len(plain) == len(changes):
+            return
+        for key, value in changes:
+            if not 0 < len(key) <= KEY_BYTES_MAX:
+                if value is None:
+                    transaction.delete(_digest(key), db=self._odd)
+                else:
+                    transaction.put(_digest(key), msgspec.msgpack.encode((key, value)), db=self._odd)
+            elif value is None:
+                transaction.delete(key)
+
+    def _version_in(self, transaction: Any) -> int:
+        found = transaction.get(b"version", db=self._about)
+        return int(_version.unpack(found)[0]) if found else NONE
+
+
+_pair = msgspec.msgpack.Decoder(tuple[bytes, bytes])
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+_open_copies: "OrderedDict[tuple[int, Path], _Copy]" = OrderedDict()
+
+
+def _copy(folder: Path) -> _Copy:
+    """A copy is opened once in a process, and stays open: LMDB forbids a second time."""
+    key = (os.getpid(), folder)
+    found = _open_copies.get(key)
+    if found is None or not folder.exists():
+        if found is not None:
+            found.close()
+        found = _open_copies[key] = _Copy(folder)
+    _open_copies.move_to_end(key)
+    while len(_open_copies) > OPEN_COPIES_MAX:
+        _open_copies.popitem(last=False)[1].close()
+    return found
