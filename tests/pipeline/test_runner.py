@@ -114,18 +114,24 @@ def test_once_takes_what_is_there_and_ends(shop):
     assert shop.table(view) == sums(orders(20))
 
 
-def test_records_carry_view_run_and_batch(shop):
+def test_only_changes_are_published_each_with_a_revision_and_every_batch_has_a_result(shop):
     app = shop.app()
     view = shop.name("totals")
-    app.sql(view, SUMS, key="country")
+    app.sql(view, "SELECT country, max(cents) AS most FROM orders GROUP BY country", key="country")
     shop.make("orders")
     shop.send(orders(3))
     shop.run(app)
-    shop.run(app, lambda _: shop.send(orders(3)))
-    headers = [headers for _, _, headers in shop.records(view)]
-    assert {header["view"] for header in headers} == {view.encode()}
-    assert {header["batch"] for header in headers} == {b"0", b"1"}
-    assert len({header["run"] for header in headers}) == 1
+    shop.run(
+        app, lambda _: shop.send([*orders(2), *orders(1, start=99)])
+    )  # de gets a greater one, fr and us do not
+
+    published = [(row["country"], row["most"], row["_revision"]) for _, row, _ in shop.records(view)]
+    assert sorted(published) == [("de", 0, 1), ("de", 99, 2), ("fr", 1, 1), ("us", 2, 1)]
+    results = [result for _, result, _ in shop.records(f"{view}.progress")]
+    assert [result["batch"] for result in results] == [0, 1]
+    assert [result["changed"] for result in results] == [3, 1]
+    assert len({result["run"] for result in results}) == 1
+    assert sum(results[-1]["inputs"][shop.name("orders")].values()) == 6
 
 
 def test_lag_tools_see_what_a_view_has_read(shop):
