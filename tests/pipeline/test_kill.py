@@ -1,10 +1,6 @@
 """Kill -9 of the broker and of the Spark driver in the middle of a run: no row is lost and none is doubled."""
 
-import os
 import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,6 +8,7 @@ import pytest
 import headwater as hw
 from headwater.pipeline.topics import Topics
 from ordershop import Shop, orders
+from pipeline.driver import Driver
 from servers import BrokerProcess, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -28,45 +25,6 @@ APP = """
     app.sql("by_country", "SELECT country, sum(cents) AS cents, count(*) AS n FROM orders GROUP BY country", key="country")
     app.sql("per_minute", "SELECT window, count(*) AS n FROM orders GROUP BY window(at, '1 minute')", key="window")
 """
-DRIVER = """
-    import sys
-    import headwater as hw
-    from headwater.config import load
-    from headwater.pipeline.runner import Runner
-
-    runner = Runner(hw.App.load(sys.argv[1]), load())
-    runner.start()
-    runner.wait()
-"""
-
-
-class Driver:
-    """The pipeline in a process group of its own, Python and JVM, as a supervisor would keep it."""
-
-    def __init__(self, shop: Shop, folder: Path) -> None:
-        self.app = folder / "app.py"
-        self.app.write_text(textwrap.dedent(APP))
-        self.log = folder / "driver.log"
-        self._environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
-            **shop.settings.environ(),
-            "HEADWATER_SPARK": "local[*,4]",
-        }
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def keep(self) -> None:
-        """Starts it, or starts it again when it has ended."""
-        if self.process is None or self.process.poll() is not None:
-            command = [sys.executable, "-c", textwrap.dedent(DRIVER), str(self.app)]
-            with self.log.open("ab") as log:
-                self.process = subprocess.Popen(
-                    command, stdout=log, stderr=log, env=self._environment, start_new_session=True
-                )
-
-    def kill(self) -> None:
-        assert self.process is not None
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
 
 @pytest.fixture
@@ -78,7 +36,7 @@ def shop(own_broker: BrokerProcess, tmp_path: Path) -> Shop:
 
 @pytest.fixture
 def driver(shop: Shop, tmp_path: Path):
-    driver = Driver(shop, tmp_path)
+    driver = Driver(shop, tmp_path, APP)
     yield driver
     if driver.process is not None and driver.process.poll() is None:
         driver.kill()

@@ -1,0 +1,86 @@
+"""What must be true of a view's topic, its results and its state after any history of crashes. A checker, itself checked in test_told.py."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Published", "complaints"]
+
+
+@dataclass(frozen=True)
+class Published:
+    """Everything that a view has left: records as (partition, offset, key, row), results in order, state by key."""
+
+    records: list[tuple[int, int, str, dict[str, Any] | None]]
+    results: list[dict[str, Any]]
+    state: dict[str, dict[str, Any]]
+    expected: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The batch answer."""
+
+
+def complaints(found: Published) -> list[str]:
+    """Each broken promise in a sentence; none is the aim."""
+    return [*_revisions(found), *_results(found), *_counts(found), *_tables(found)]
+
+
+def _revisions(found: Published) -> list[str]:
+    """A lost record leaves a gap in the revisions of its key, a doubled one repeats one."""
+    last: dict[str, int] = {}
+    said = []
+    for partition, offset, key, row in found.records:
+        revision = row["_revision"] if row is not None else 0
+        if row is not None and revision != last.get(key, 0) + 1:
+            said.append(f"{key} at {partition}@{offset}: revision {revision} after {last.get(key, 0)}")
+        last[key] = revision
+    return said
+
+
+def _results(found: Published) -> list[str]:
+    said = []
+    for batch, result in enumerate(found.results):
+        if result["batch"] != batch:
+            said.append(f"result {batch} is of batch {result['batch']}")
+        if result["run"] != found.results[0]["run"]:
+            said.append(f"batch {batch} is of run {result['run']}")
+    for before, after in zip(found.results, found.results[1:], strict=False):
+        for topic, partitions in before["inputs"].items():
+            for partition, offset in partitions.items():
+                if after["inputs"][topic][partition] < offset:
+                    said.append(
+                        f"batch {after['batch']} reads {topic}-{partition} from before its predecessor's end"
+                    )
+    return said
+
+
+def _counts(found: Published) -> list[str]:
+    """Each result says how many records it published, and up to where: together they are all records, and no more."""
+    said = []
+    before = {str(partition): 0 for partition, *_ in found.records}
+    for result in found.results:
+        inside = [
+            1
+            for partition, offset, *_ in found.records
+            if before.get(str(partition), 0) <= offset < result["outputs"].get(str(partition), 0)
+        ]
+        if len(inside) != result["changed"]:
+            said.append(
+                f"batch {result['batch']} published {result['changed']} records, {len(inside)} are there"
+            )
+        before = result["outputs"]
+    outside = [1 for partition, offset, *_ in found.records if offset >= before.get(str(partition), 0)]
+    return [*said, f"{len(outside)} records belong to no result"] if outside else said
+
+
+def _tables(found: Published) -> list[str]:
+    table: dict[str, dict[str, Any]] = {}
+    for _, _, key, row in found.records:
+        if row is None:
+            table.pop(key, None)
+        else:
+            table[key] = row
+    said = [f"state and output differ in {key}" for key in _different(found.state, table)]
+    shown = {key: {n: v for n, v in row.items() if not n.startswith("_")} for key, row in table.items()}
+    return [*said, *(f"the batch answer differs in {key}" for key in _different(found.expected, shown))]
+
+
+def _different(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
