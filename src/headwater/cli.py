@@ -224,6 +224,15 @@ def view_list() -> None:
         typer.echo(f"{path.stem:<40} {extent.rows:>10,} rows   {changed if extent.rows else '-'}")
 
 
+@view.command("reset", epilog=_examples("headwater view reset revenue"))
+def view_reset(name: Annotated[str, typer.Argument(help="The view.", show_default=False)]) -> None:
+    """Throw a view's results away; the next start makes them anew from the log."""
+    from headwater.operate.reset import reset
+
+    reset(load(), name)
+    typer.echo(f"view {name} is gone; the next start makes it anew from its streams")
+
+
 @view.command(
     "rows",
     epilog=_examples(

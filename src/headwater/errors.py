@@ -5,6 +5,7 @@
     ├── MachineError      the machine: no Java, a port in use, a missing jar
     ├── ProtocolError     the peer: bytes that do not follow the protocol
     ├── StorageError      the disk: a full or failing disk, a data folder in use
+    ├── Fenced            a successor: it has taken over, and this process ends
     └── Refused           a request that the log answers with one of Kafka's error codes
 
 The message says what is wrong, what was found, what was expected and what to do; the parts stay
@@ -16,6 +17,7 @@ from typing import ClassVar
 
 __all__ = [
     "ErrorCode",
+    "Fenced",
     "HeadwaterError",
     "MachineError",
     "ProtocolError",
@@ -70,6 +72,12 @@ class StorageError(HeadwaterError):
     """The disk failed or is not ours to write."""
 
     exit_code = 5
+
+
+class Fenced(HeadwaterError):  # noqa: N818  the word of the protocol
+    """Another process has taken over this one's work: it ends at once and must not be started again."""
+
+    exit_code = 6
 
 
 class ErrorCode(IntEnum):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from headwater.clock import Clock, SystemClock
-from headwater.errors import HeadwaterError, MachineError, StorageError, UsageError
+from headwater.errors import Fenced, HeadwaterError, MachineError, StorageError, UsageError
 
 __all__ = ["Interrupted", "Part", "Supervisor", "end_with_supervisor"]
 
@@ -206,7 +206,7 @@ class Supervisor:
         if now - child.started >= STEADY_S:
             child.failures = 0
         child.failures += 1
-        hopeless = not child.was_ready and code in _MEANING
+        hopeless = code in _FINAL or (not child.was_ready and code in _MEANING)
         if hopeless or child.failures > len(self._backoff_s):
             self._failure = self._failed(child.part.name, code)
             return
@@ -249,8 +249,10 @@ class Supervisor:
 
 
 _MEANING: dict[int, type[HeadwaterError]] = {
-    kind.exit_code: kind for kind in (UsageError, MachineError, StorageError)
+    kind.exit_code: kind for kind in (UsageError, MachineError, StorageError, Fenced)
 }
+_FINAL = {UsageError.exit_code, Fenced.exit_code}
+"""Exit codes of children that must not come back: nothing would be different, or a successor is at work."""
 
 
 def end_with_supervisor(stdin: BinaryIO | None = None) -> None:

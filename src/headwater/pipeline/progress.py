@@ -14,12 +14,12 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headwater.client import producer
 from headwater.clock import Clock
-from headwater.errors import MachineError, UsageError
+from headwater.errors import Fenced, HeadwaterError, MachineError, UsageError
 from headwater.pipeline.points import passes
 from headwater.pipeline.state import Chain
 from headwater.pipeline.topics import Positions, Topics
 
-__all__ = ["Fenced", "Progress", "Result", "topic"]
+__all__ = ["Progress", "Result", "topic"]
 
 RESULTS_KEPT = 64
 """The topic is compacted, and results take turns in so many keys."""
@@ -33,10 +33,6 @@ SETTINGS = {
     "compression.type": "lz4",
 }
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
-
-
-class Fenced(MachineError):  # noqa: N818  the word of the protocol
-    """Another driver has taken over the run; this one ends and must not come back by itself."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +100,7 @@ class Progress:
 
     def _check(self, newest: Result | None, reached: int) -> None:
         what = f"view {self._view!r} cannot go on"
-        hint = f"make it anew from the log: headwater view rebuild {self._view}"
+        hint = f"make it anew from the log: headwater view reset {self._view}"
         if newest is not None and newest.run != self._run:
             raise UsageError(
                 f"{what}: its topic was written by another run",
@@ -135,7 +131,7 @@ class Progress:
                 f"view {self._view!r} cannot go on: batch {batch} was made from other records",
                 got=f"input up to {inputs}",
                 expected=str(known.inputs),
-                hint=f"the checkpoint is not the one that made it; headwater view rebuild {self._view}",
+                hint=f"the checkpoint is not the one that made it; headwater view reset {self._view}",
             )
         return True
 
@@ -215,7 +211,7 @@ class Progress:
         except KafkaException as error:
             raise self._failed(error.args[0]) from error
 
-    def _failed(self, reason: KafkaError) -> MachineError:
+    def _failed(self, reason: KafkaError) -> HeadwaterError:
         if reason.name() in FENCED:
             return Fenced(f"view {self._view!r} is run by another driver now", hint="this one ends")
         return MachineError(f"view {self._view!r} cannot publish", got=reason.str())

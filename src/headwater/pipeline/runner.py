@@ -16,7 +16,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from headwater.app import App
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
-from headwater.errors import MachineError, UsageError
+from headwater.errors import Fenced, HeadwaterError, MachineError, UsageError
 from headwater.graph import Graph, View
 from headwater.pipeline import plan, progress, query, session, source, wire
 from headwater.pipeline.checkpoint import Checkpoint
@@ -54,7 +54,7 @@ class Runner:
         self._settlements: dict[str, Settlement] = {}
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        self._failure: MachineError | None = None
+        self._failure: HeadwaterError | None = None
         self._watch = threading.Thread(target=self._watching, name="headwater-watch", daemon=True)
 
     def start(self) -> None:
@@ -226,9 +226,11 @@ class Runner:
                 if name in self._settlements:
                     self._settlements[name].settle(session.start(self.settings), running)
 
-    def _failed(self, name: str, error: Exception | None) -> MachineError:
+    def _failed(self, name: str, error: Exception | None) -> HeadwaterError:
         publisher = self._publishers.get(name)
         error = (publisher.failure if publisher else None) or error
+        if isinstance(error, Fenced | UsageError):
+            return error
         said = query.first_line(error) if error else "it ended"
         cause = said.partition("terminated with exception: ")[2] or said
         log = session.data(self.settings) / "spark.log"

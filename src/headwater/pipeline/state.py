@@ -142,7 +142,7 @@ def _batches(place: Place, file: File) -> Iterator[pa.RecordBatch]:
         yield reader.get_batch(number)
 
 
-REBUILD = "rebuild the view from the log: headwater view rebuild NAME"
+REBUILD = "rebuild the view from the log: headwater view reset NAME"
 
 
 def _write(

@@ -1,0 +1,139 @@
+"""What the batch protocol refuses, in one clear line: a checkpoint and a log that are not of one history."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+
+import headwater as hw
+from headwater.client import admin
+from headwater.errors import UsageError
+from headwater.operate.reset import reset
+from headwater.pipeline.runner import Runner
+from ordershop import Shop, orders
+
+pytestmark = pytest.mark.spark
+
+SUMS = "SELECT country, sum(cents) AS cents, count(*) AS orders FROM orders GROUP BY country"
+
+
+@pytest.fixture
+def view(shop: Shop) -> str:
+    """A view with two batches behind it."""
+    shop.make("orders")
+    name = shop.name("totals")
+    for start in (0, 30):
+        shop.send(orders(30, start=start))
+        Runner(app(shop, name), shop.settings).once()
+    return name
+
+
+def app(shop: Shop, view: str) -> hw.App:
+    declared = shop.app()
+    declared.sql(view, SUMS, key="country")
+    return declared
+
+
+def checkpoint(shop: Shop, view: str) -> Path:
+    return shop.settings.data / "checkpoints" / view
+
+
+def refusal(shop: Shop, view: str) -> str:
+    """What a start says; it publishes nothing."""
+    before = len(shop.records(view))
+    shop.send(orders(10, start=60))
+    with pytest.raises(UsageError) as refused:
+        Runner(app(shop, view), shop.settings).once()
+    assert len(shop.records(view)) == before
+    assert f"headwater view reset {view}" in str(refused.value)
+    return str(refused.value)
+
+
+def test_a_deleted_checkpoint_is_refused(shop, view):
+    shutil.rmtree(checkpoint(shop, view))
+    assert "was written by another run" in refusal(shop, view)
+
+
+def test_a_view_that_was_reset_is_made_anew(shop, view):
+    published = shop.table(view)
+    shutil.rmtree(checkpoint(shop, view))
+    reset(shop.settings, view)
+    Runner(app(shop, view), shop.settings).once()
+    assert shop.table(view) == published
+    with pytest.raises(UsageError, match="there is no view 'nobody' with results"):
+        reset(shop.settings, "nobody")
+
+
+def test_a_checkpoint_from_an_earlier_time_is_refused(shop, view):
+    for folder in ("offsets", "commits"):
+        for file in (checkpoint(shop, view) / folder).glob("*1*"):
+            file.unlink()
+    (checkpoint(shop, view) / "commits" / "0").unlink()
+    assert "the checkpoint is from an earlier time" in refusal(shop, view)
+
+
+def test_missing_results_are_refused(shop, view):
+    asked = admin(shop.bootstrap)
+    asked.delete_topics([f"{view}.progress"])[f"{view}.progress"].result(10)
+    assert "results are missing" in refusal(shop, view)
+
+
+def test_more_partitions_of_a_keyed_topic_are_refused(shop, view):
+    asked = admin(shop.bootstrap)
+    asked.create_partitions([NewPartitions(view, 3)])[view].result(10)
+    assert "keys would move to other partitions" in refusal(shop, view)
+
+
+def test_another_application_with_a_view_of_that_name_is_refused(shop, view, tmp_path):
+    elsewhere = Shop(shop.bootstrap, tmp_path / "elsewhere")
+    elsewhere.prefix = shop.prefix
+    assert "does another application use the name" in refusal(elsewhere, view)
+
+
+def test_a_batch_that_was_cut_anew_is_refused(shop, view):
+    """The commit of the last batch is gone, and the offsets that it is to repeat are others."""
+    for file in (checkpoint(shop, view) / "commits").glob("*1*"):
+        file.unlink()
+    for crc in (checkpoint(shop, view) / "offsets").glob(".*.crc"):
+        crc.unlink()
+    offsets = checkpoint(shop, view) / "offsets" / "1"
+    version, about, *sources = offsets.read_text().splitlines()
+    ends = json.loads(sources[0])
+    ends[shop.name("orders")] = {p: offset - 1 for p, offset in ends[shop.name("orders")].items()}
+    offsets.write_text("\n".join([version, about, json.dumps(ends)]))
+    assert "was made from other records" in refusal(shop, view)
+
+
+def test_a_batch_whose_commit_was_lost_is_run_and_thrown_away(shop, view):
+    published = shop.records(view)
+    for file in (checkpoint(shop, view) / "commits").glob("*1*"):
+        file.unlink()
+    Runner(app(shop, view), shop.settings).once()
+    assert shop.records(view) == published
+
+    shop.send(orders(30, start=60))
+    Runner(app(shop, view), shop.settings).once()
+    assert {row["orders"] for row in shop.table(view).values()} == {30}
+    assert [row["_revision"] for _, row, _ in shop.records(view) if row["country"] == "de"] == [1, 2, 3]
+
+
+def test_a_damaged_state_file_is_named(shop, view):
+    files = checkpoint(shop, view) / "shards" / "publish"
+    for file in files.glob("*.delta"):
+        file.write_bytes(file.read_bytes()[:-1])
+    shutil.rmtree(shop.settings.data / "copies")
+    shop.send(orders(10, start=60))
+    before = len(shop.records(view))
+    with pytest.raises(hw.errors.HeadwaterError, match=r"state file .*\.delta is damaged"):
+        Runner(app(shop, view), shop.settings).once()
+    assert len(shop.records(view)) == before
+
+
+def test_state_files_that_came_to_nothing_are_removed(shop, view):
+    files = checkpoint(shop, view) / "shards" / "publish"
+    (files / "0-2-deadbeef.delta").write_bytes(b"an attempt that was killed")
+    shop.send(orders(10, start=60))
+    Runner(app(shop, view), shop.settings).once()
+    assert not (files / "0-2-deadbeef.delta").exists()
