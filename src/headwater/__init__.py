@@ -7,6 +7,17 @@ The names below are all that an application file needs; importing them starts no
 
 from headwater.app import App
 from headwater.errors import HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
+from headwater.operators import count, latest
 from headwater.schema import Event
 
-__all__ = ["App", "Event", "HeadwaterError", "MachineError", "ProtocolError", "StorageError", "UsageError"]
+__all__ = [
+    "App",
+    "Event",
+    "HeadwaterError",
+    "MachineError",
+    "ProtocolError",
+    "StorageError",
+    "UsageError",
+    "count",
+    "latest",
+]

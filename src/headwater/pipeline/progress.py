@@ -19,7 +19,7 @@ from headwater.pipeline.points import passes
 from headwater.pipeline.state import Chain
 from headwater.pipeline.topics import Positions, Topics
 
-__all__ = ["Progress", "Result", "topic"]
+__all__ = ["Chains", "Progress", "Result", "files_of", "topic"]
 
 RESULTS_KEPT = 64
 """The topic is compacted, and results take turns in so many keys."""
@@ -35,6 +35,15 @@ SETTINGS = {
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
 
 
+Chains = dict[str, list[Chain]]
+"""By operator, the chain of each of its shards."""
+
+
+def files_of(chains: Chains) -> set[tuple[str, str]]:
+    """Operator and name of every state file that the chains need."""
+    return {(operator, file.name) for operator, each in chains.items() for chain in each for file in chain}
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One batch of one run, complete."""
 
@@ -48,19 +57,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """How many the view's topic has: keys stay in theirs."""
     changed: int = 0
     """Records that it published."""
-    state: dict[str, list[Chain]] = {}
-    """By operator, the chain of each shard after the batch."""
+    state: Chains = {}
     at_ms: int = 0
-
-    @property
-    def files(self) -> set[tuple[str, str]]:
-        """Operator and name of every state file that this version needs."""
-        return {
-            (operator, file.name)
-            for operator, chains in self.state.items()
-            for chain in chains
-            for file in chain
-        }
 
 
 def topic(view: str) -> str:

@@ -12,7 +12,7 @@ import logging
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,15 @@ from pyspark.sql.streaming import StreamingQuery
 
 from headwater.access import Log, access
 from headwater.clock import Clock
-from headwater.errors import MachineError
+from headwater.errors import MachineError, UsageError
 from headwater.graph import View
-from headwater.pipeline import wire
+from headwater.pipeline import source, wire
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
+from headwater.pipeline.operator import OBSERVED, PLAN, Plan, written
 from headwater.pipeline.points import passes
-from headwater.pipeline.progress import Progress, Result
+from headwater.pipeline.progress import Chains, Progress, Result, files_of
 from headwater.pipeline.state import Chain, Place, Shard, contents
 from headwater.pipeline.topics import Topics
 
@@ -73,6 +74,7 @@ class Publisher:
         groups: Groups,
         invalid: InvalidRecords,
         *,
+        operators: Sequence[str],
         shards: int,
         copies: Path,
         clock: Clock,
@@ -86,11 +88,15 @@ class Publisher:
         self._run = checkpoint.run()
         self._clock = clock
         self._progress = Progress(topics, view.name, self._run, clock)
-        self._place = Place(str(checkpoint.folder / "shards" / STATE), str(copies / self._run / STATE))
+        self._places = {
+            name: Place(str(checkpoint.folder / "shards" / name), str(copies / self._run / name))
+            for name in (STATE, *operators)
+        }
         self._progress.open(checkpoint.last())
-        last = self._progress.last
-        self._chains: list[Chain] = last.state[STATE] if last else [()] * shards
-        self._needed: deque[set[str]] = deque(maxlen=VERSIONS_KEPT)
+        self._chains: Chains = {name: [()] * shards for name in self._places}
+        if self._progress.last is not None:
+            self._chains = self._known(self._progress.last, shards)
+        self._needed: deque[set[tuple[str, str]]] = deque(maxlen=VERSIONS_KEPT)
         self._forget_strays()
         self._sql: tuple[str, str] | None = None
         self._started = threading.Event()
@@ -115,11 +121,16 @@ class Publisher:
         passes("batch begins")
         if self._progress.repeated(batch, self._checkpoint.ends(batch)):
             logger.info("view %s: batch %d is published already", self._view.name, batch)
+            before = self._progress.results.get(batch - 1)
+            self._tell(
+                rows, batch, before.state if before else {n: [()] * len(c) for n, c in self._chains.items()}
+            )
             rows.write.format("noop").mode("overwrite").save()
             return
+        self._tell(rows, batch, self._chains)
         chains = self._compute(rows, batch)
         passes("batch was computed")
-        counts = _observed(self._query)
+        counts = self._invalid_counts()
         ends = self._checkpoint.ends(batch)
         if any(counts.values()):
             self._invalid.publish(rows.sparkSession, self._view, counts, self._checkpoint.starts(batch), ends)
@@ -128,51 +139,85 @@ class Publisher:
             batch=batch,
             inputs=ends,
             partitions=self._progress.partitions,
-            state={STATE: chains},
+            state=chains,
             at_ms=self._clock.now_ms(),
         )
-        self._progress.publish(result, self._changes(chains, batch))
+        self._progress.publish(result, self._changes(chains[STATE], batch))
         self._chains = chains
         self._forget_old()
         passes("batch ends")
 
-    def _compute(self, rows: DataFrame, batch: int) -> list[Chain]:
-        """Runs the batch; the chains of all shards after it."""
+    def _known(self, last: Result, shards: int) -> Chains:
+        """The chains of the last result, if they are of the same operators and shards."""
+        had = {name: len(chains) for name, chains in last.state.items()}
+        wants = {name: had[STATE] if name == STATE else shards for name in self._places}
+        if had != wants:
+            raise UsageError(
+                f"view {self._view.name!r} cannot go on: its operators or shards have changed",
+                got=str(wants),
+                expected=str(had),
+                hint=f"make it anew from the log: headwater view reset {self._view.name}",
+            )
+        return last.state
+
+    def _tell(self, rows: DataFrame, batch: int, chains: Chains) -> None:
+        """Tells the tasks of the batch where their state is; the frame has not run yet."""
+        plan = Plan(batch, self._places, chains)
+        rows.sparkSession.sparkContext.setLocalProperty(PLAN, msgspec.json.encode(plan).decode())
+
+    def _invalid_counts(self) -> dict[str, int]:
+        return {
+            name: int(row.getLong(0))
+            for name, row in _observed(self._query)
+            if name.startswith(source.INVALID)
+        }
+
+    def _compute(self, rows: DataFrame, batch: int) -> Chains:
+        """Runs the batch; the chains of all operators and shards after it."""
         if self._sql is None:
             self._sql = wire.expressions(rows.schema, self._view)
         key, value = self._sql
-        stage = keyed_stage(self._place, self._chains, batch)
-        records = rows.selectExpr(f"{key} AS key", f"{value} AS value").repartition(len(self._chains), "key")
+        published = self._chains[STATE]
+        stage = keyed_stage(self._places[STATE], published, batch)
+        records = rows.selectExpr(f"{key} AS key", f"{value} AS value").repartition(len(published), "key")
         outcomes = records.mapInArrow(stage, OUTCOME).collect()
         chains = {row.shard: msgspec.msgpack.decode(row.chain, type=Chain) for row in outcomes}
-        if sorted(chains) != list(range(len(self._chains))):
+        if sorted(chains) != list(range(len(published))):
             got = f"shards {sorted(chains)}"
             raise MachineError(f"view {self._view.name!r}: not every shard has answered", got=got)
-        return [chains[number] for number in range(len(chains))]
+        after = {STATE: [chains[number] for number in range(len(chains))]}
+        for name, row in _observed(self._query):
+            if name.startswith(OBSERVED):
+                operator = name.removeprefix(f"{OBSERVED} ").rpartition("#")[0]
+                after[operator] = written(list(row.getList(0)), self._chains[operator])
+        return {name: after[name] for name in self._chains}
 
     def _changes(self, chains: list[Chain], batch: int) -> Iterator[tuple[bytes, bytes | None]]:
         for chain in chains:
             if chain and chain[-1].version == batch:
-                yield from contents(self._place, chain[-1])
+                yield from contents(self._places[STATE], chain[-1])
 
     def _forget_old(self) -> None:
         """Removes the state files that no result of the last few needs."""
         full = len(self._needed) == VERSIONS_KEPT
         oldest = self._needed[0] if full else set()
-        self._needed.append({file.name for chain in self._chains for file in chain})
+        self._needed.append(files_of(self._chains))
         self._remove(oldest - set().union(*self._needed))
 
     def _forget_strays(self) -> None:
         """At the start: removes what attempts have left that came to nothing."""
         results = [self._progress.results[batch] for batch in sorted(self._progress.results)]
-        self._needed.extend({file.name for chain in r.state[STATE] for file in chain} for r in results)
-        system, folder = fs.FileSystem.from_uri(self._place.files)
-        found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        self._remove({info.base_name for info in found} - set().union(*self._needed))
+        self._needed.extend(files_of(result.state) for result in results)
+        found = set()
+        for operator, place in self._places.items():
+            system, folder = fs.FileSystem.from_uri(place.files)
+            infos = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+            found |= {(operator, info.base_name) for info in infos}
+        self._remove(found - set().union(*self._needed))
 
-    def _remove(self, names: set[str]) -> None:
-        system, folder = fs.FileSystem.from_uri(self._place.files)
-        for name in names:
+    def _remove(self, files: set[tuple[str, str]]) -> None:
+        for operator, name in files:
+            system, folder = fs.FileSystem.from_uri(self._places[operator].files)
             system.delete_file(f"{folder}/{name}")
 
 
@@ -221,11 +266,9 @@ def differing(shard: Shard, rows: dict[bytes, bytes | None]) -> dict[bytes, byte
     return changes
 
 
-def _observed(query: Any) -> dict[str, int]:
-    """What ``observe`` has counted in the batch that has just run: progress events come too late for that."""
+def _observed(query: Any) -> Iterator[tuple[str, Any]]:
+    """What ``observe`` has seen in the batch that has just run, name and row: progress events come too late for that."""
     pairs = query._jsq.streamingQuery().lastExecution().observedMetrics().iterator()  # noqa: SLF001
-    counts = {}
     while pairs.hasNext():
         pair = pairs.next()
-        counts[pair._1()] = int(pair._2().getLong(0))  # noqa: SLF001
-    return counts
+        yield pair._1(), pair._2()  # noqa: SLF001

@@ -18,7 +18,7 @@ from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
 from headwater.errors import Fenced, HeadwaterError, MachineError, UsageError
 from headwater.graph import Graph, View
-from headwater.pipeline import plan, progress, query, session, source, wire
+from headwater.pipeline import operator, plan, progress, query, session, source, wire
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
@@ -50,6 +50,7 @@ class Runner:
         self._topics = Topics(settings.access)
         self._invalid = InvalidRecords(self._topics, self.graph, settings.partitions)
         self._queries: dict[str, StreamingQuery] = {}
+        self._operators: dict[str, list[str]] = {}
         self._publishers: dict[str, Publisher] = {}
         self._settlements: dict[str, Settlement] = {}
         self._stopping = threading.Event()
@@ -154,7 +155,14 @@ class Runner:
             parameter: source.stream(spark, self.settings.access, stream, self.graph, realtime=realtime)
             for parameter, stream in self.graph.inputs(view).items()
         }
-        frame = query.build(spark, view, inputs)
+        with operator.building(self.settings.partitions) as site:
+            frame = query.build(spark, view, inputs)
+        self._operators[view.name] = site.names
+        if site.names and realtime:
+            raise UsageError(
+                f"view {view.name!r} cannot run in real time: it uses {site.names[0][:-1]}",
+                hint="leave out latency='realtime'",
+            )
         wire.check(frame, view)
         return plan.name_observations(plan.versioned(frame, view, self.graph) if realtime else frame)
 
@@ -169,6 +177,7 @@ class Runner:
                 self._topics,
                 self._groups,
                 self._invalid,
+                operators=self._operators[view.name],
                 shards=self.settings.partitions,
                 copies=session.copies(self.settings),
                 clock=self._clock,

@@ -4,6 +4,8 @@ key = one column as text, several as a compact JSON array, a window as its start
 columns; timestamps ISO 8601 UTC with microseconds, decimals strings, binary base64; headers view, run, batch.
 """
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
@@ -22,7 +24,7 @@ from pyspark.sql.types import (
 from headwater.errors import UsageError
 from headwater.graph import View
 
-__all__ = ["VERSION", "check", "expressions", "records"]
+__all__ = ["VERSION", "check", "expressions", "key_expression", "records"]
 
 VERSION = "_version"
 """The one column of ours that is published: readers of real-time views drop a row that is not newer."""
@@ -68,8 +70,13 @@ def expressions(kind: StructType, view: View) -> tuple[str, str]:
     kinds = {field.name: field.dataType for field in kind.fields}
     shown = [name for name in kinds if not name.startswith("_") or name == VERSION]
     fields = ", ".join(f"{_literal(name)}, {_plain(_quoted(name), kinds[name])}" for name in shown)
-    key = _key([(_quoted(name), kinds[name]) for name in view.key])
-    return key, f"to_json(named_struct({fields}), {JSON})"
+    return key_expression(kind, view.key), f"to_json(named_struct({fields}), {JSON})"
+
+
+def key_expression(kind: StructType, key: Sequence[str]) -> str:
+    """SQL for the text of a key."""
+    kinds = {field.name: field.dataType for field in kind.fields}
+    return _key([(_quoted(name), kinds[name]) for name in key])
 
 
 def records(rows: DataFrame, sql: tuple[str, str], **headers: str) -> DataFrame:
