@@ -13,9 +13,9 @@ import pytest
 from headwater.client import Client
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.points import POINTS
-from headwater.pipeline.progress import Result
 from headwater.pipeline.state import Place, Shard
 from headwater.pipeline.topics import Topics
+from headwater.result import Result
 from ordershop import Shop, orders
 from pipeline.driver import Driver
 from pipeline.told import Published, complaints

@@ -3,11 +3,11 @@
 import os
 import shutil
 
+from headwater import result
 from headwater.client import Client
 from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.operate import topic
-from headwater.pipeline import progress
 
 __all__ = ["reset"]
 
@@ -25,11 +25,11 @@ def reset(settings: Settings, view: str) -> None:
             hint="stop it first",
         )
     known = Client(settings.access).partitions()
-    if progress.topic(view) not in known:
+    if result.topic(view) not in known:
         raise UsageError(
             f"there is no view {view!r} with results", hint="headwater topic list shows what there is"
         )
-    for name in (view, progress.topic(view)):
+    for name in (view, result.topic(view)):
         if name in known:
             topic.delete(settings.access, name)
     shutil.rmtree(settings.data / "checkpoints" / view, ignore_errors=True)

@@ -21,7 +21,8 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import MachineError, UsageError
 from headwater.pipeline import wire
-from headwater.pipeline.state import Chain, Place, Shard
+from headwater.pipeline.state import Place, Shard
+from headwater.result import Chain
 
 __all__ = ["OBSERVED", "PLAN", "Applied", "Logic", "Lookup", "Plan", "Site", "building", "run", "written"]
 

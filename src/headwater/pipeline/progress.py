@@ -16,10 +16,10 @@ from headwater.client import producer
 from headwater.clock import Clock
 from headwater.errors import Fenced, HeadwaterError, MachineError, UsageError
 from headwater.pipeline.points import passes
-from headwater.pipeline.state import Chain
 from headwater.pipeline.topics import Positions, Topics
+from headwater.result import Result, results, topic
 
-__all__ = ["Chains", "Progress", "Result", "files_of", "topic"]
+__all__ = ["Progress"]
 
 RESULTS_KEPT = 64
 """The topic is compacted, and results take turns in so many keys."""
@@ -35,37 +35,6 @@ SETTINGS = {
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
 
 
-Chains = dict[str, list[Chain]]
-"""By operator, the chain of each of its shards."""
-
-
-def files_of(chains: Chains) -> set[tuple[str, str]]:
-    """Operator and name of every state file that the chains need."""
-    return {(operator, file.name) for operator, each in chains.items() for chain in each for file in chain}
-
-
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch of one run, complete."""
-
-    run: str
-    batch: int
-    inputs: Positions
-    """Up to where the batch has read."""
-    outputs: dict[int, int] = {}
-    """Up to where a reader of the view has to read to have seen it, by partition."""
-    partitions: int
-    """How many the view's topic has: keys stay in theirs."""
-    changed: int = 0
-    """Records that it published."""
-    state: Chains = {}
-    at_ms: int = 0
-
-
-def topic(view: str) -> str:
-    """The topic of a view's results."""
-    return f"{view}.progress"
-
-
 class Progress:
     """The results of one run of a view, and the only way to add one. Belongs to the query's thread."""
 
@@ -76,6 +45,7 @@ class Progress:
         self._client = topics
         self._pause = threading.Event()
         self._producer: Any = None
+        self._ends: dict[int, int] = {}
         self.results: dict[int, Result] = {}
         self.partitions = 0
 
@@ -92,7 +62,8 @@ class Progress:
         self._producer = producer(self._client.log, **settings)
         self._call(lambda: self._producer.init_transactions(INIT_SECONDS_MAX))
         self.partitions = self._client.partitions().get(self._view, 0)
-        found = [msgspec.json.decode(m.value(), type=Result) for m in self._client.read([topic(self._view)])]
+        self._ends = self._client.open_ends(self._view, self.partitions)
+        found = results(self._client, self._view)
         self.results = {result.batch: result for result in found if result.run == self._run}
         self._check(found[-1] if found else None, reached)
 
@@ -142,8 +113,9 @@ class Progress:
             if changed:
                 self._flush()
             passes("all is produced")
-            outputs = self._client.open_ends(self._view, self.partitions)
-            result = msgspec.structs.replace(result, changed=changed, outputs=outputs)
+            outputs = self._reached() if changed else {}
+            known = self.last.outputs if self.last else {}
+            result = msgspec.structs.replace(result, changed=changed, outputs=known | outputs)
             key = f"{self._run}#{result.batch % RESULTS_KEPT}"
             self._producer.produce(topic(self._view), msgspec.json.encode(result), key)
             passes("before commit")
@@ -152,6 +124,7 @@ class Progress:
             self._abort()
             raise
         passes("after commit")
+        self._ends |= {partition: end + 1 for partition, end in outputs.items()}  # the marker
         self.results[result.batch] = result
         self.results.pop(result.batch - RESULTS_KEPT, None)
         return result
@@ -182,6 +155,11 @@ class Progress:
     def _flush(self) -> None:
         if self._producer.flush(COMMIT_SECONDS_MAX):
             raise MachineError(f"view {self._view!r}: the log does not take its records")
+
+    def _reached(self) -> dict[int, int]:
+        """Up to where the records of the open transaction reach, in the partitions that have any."""
+        ends = self._client.open_ends(self._view, self.partitions)
+        return {partition: end for partition, end in ends.items() if end > self._ends[partition]}
 
     def _commit(self) -> None:
         limit = self._clock.monotonic() + COMMIT_SECONDS_MAX

@@ -34,9 +34,10 @@ from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.operator import OBSERVED, PLAN, Plan, written
 from headwater.pipeline.points import passes
-from headwater.pipeline.progress import Chains, Progress, Result, files_of
-from headwater.pipeline.state import Chain, Place, Shard, contents
+from headwater.pipeline.progress import Progress
+from headwater.pipeline.state import Place, Shard, contents
 from headwater.pipeline.topics import Topics
+from headwater.result import Chain, Chains, Result, files_of
 
 __all__ = ["Publisher", "Stopping", "sink_options"]
 

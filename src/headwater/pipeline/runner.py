@@ -13,12 +13,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+from headwater import result
 from headwater.app import App
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
 from headwater.errors import Fenced, HeadwaterError, MachineError, UsageError
 from headwater.graph import Graph, View
-from headwater.pipeline import operator, plan, progress, query, session, source, wire
+from headwater.pipeline import operator, plan, query, session, source, wire
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
@@ -126,7 +127,7 @@ class Runner:
         streams = [stream.topic for stream in self.graph.streams.values() if stream.pattern is None]
         self._topics.ensure(streams, self.settings.partitions, compact=False)
         self._topics.ensure(self.graph.views, self.settings.partitions, compact=True)
-        self._topics.ensure(map(progress.topic, self.graph.views), 1, compact=True)
+        self._topics.ensure(map(result.topic, self.graph.views), 1, compact=True)
 
     def _slots(self) -> int:
         """Slots that the graph needs, or 0 without real-time views, which take what the master offers.

@@ -23,8 +23,9 @@ from pyarrow import fs, ipc
 
 from headwater.errors import StorageError
 from headwater.pipeline.points import passes
+from headwater.result import Chain, File
 
-__all__ = ["Chain", "File", "Place", "Shard", "contents"]
+__all__ = ["Place", "Shard", "contents"]
 
 ROWS_PER_BATCH = 50_000
 CHAIN_FILES_MAX = 16
@@ -41,20 +42,6 @@ SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 OPTIONS = ipc.IpcWriteOptions(compression="lz4")
 
 _version = struct.Struct(">q")
-
-
-class File(msgspec.Struct, frozen=True, array_like=True):
-    """One file of a chain: after it the shard is at ``version``. A whole one needs none before it."""
-
-    name: str
-    version: int
-    whole: bool
-    rows: int
-    size_bytes: int
-    checksum: int
-
-
-Chain = tuple[File, ...]
 
 
 class Place(msgspec.Struct, frozen=True):
