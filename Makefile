@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-report soak clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-report soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -23,7 +23,7 @@ lint: $(VENV)/.setup  ## ruff and mypy
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs: 300 power cuts, 300 kills, 100,000 fuzzed requests; KIND=kill SEEDS=0-9 for a slice
+test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs: 300 power cuts, 300 kills of the log and of pipelines, 100,000 fuzzed requests; KIND=kill SEEDS=0-9 for a slice
 	@$(BIN)/python tests/crash/faults.py $(if $(KIND),--kind $(KIND)) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-log: $(VENV)/.setup $(VENV)/.setup-test  ## the embedded log against Apache Kafka
@@ -40,6 +40,10 @@ bench-flow: $(VENV)/.setup $(VENV)/.setup-test  ## idle connections, and the lon
 
 bench-history: $(VENV)/.setup $(VENV)/.setup-test  ## a partition of 100,000 segments beside one of 1,000
 	@$(BIN)/python bench/history.py $(ARGS)
+	@$(BIN)/python bench/report.py
+
+bench-stage: $(VENV)/.setup $(VENV)/.setup-test  ## what publishing each batch once costs, beside Spark's own sink and state
+	@$(BIN)/python bench/stage.py $(ARGS)
 	@$(BIN)/python bench/report.py
 
 soak: $(VENV)/.setup $(VENV)/.setup-test  ## 40 minutes under load: memory, files and threads stay flat; FULL_MINUTES=, THIRD_MINUTES=

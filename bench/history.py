@@ -63,10 +63,10 @@ def build(folder: Path, segments: int) -> None:
     for number in range(segments):
         partition.append(memoryview(bytearray(batch(number))))
         if number % 100 == 0:
-            for segment, producers in partition._rolled:  # noqa: SLF001  as a sync does it, without its waiting
+            for segment, producers in partition._rolled:
                 segment.save_index(producers)
-            rolled, partition._rolled = partition._rolled, []  # noqa: SLF001
-            partition._synced(partition.end_offset, rolled)  # noqa: SLF001
+            rolled, partition._rolled = partition._rolled, []
+            partition._synced(partition.end_offset, rolled)
     partition.close()
 
 

@@ -36,6 +36,7 @@ class Kind:
 KINDS = {
     "power": Kind("crash/test_power_cut.py", "power cuts", 10, (0, 29)),
     "kill": Kind("crash/test_broker_kill.py", "kills", 10, (0, 29)),
+    "stage": Kind("pipeline/test_stage_kill.py", "kills", 10, (0, 29)),
     "fuzz": Kind("kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
 }
 

@@ -27,4 +27,4 @@ def test_each_kind_reads_what_it_is_told(kind):
 
 def test_a_whole_run_is_what_was_promised():
     amounts = {name: int(environment(k, *k.seeds)[k.amount_variable]) for name, k in KINDS.items()}
-    assert amounts == {"power": 300, "kill": 300, "fuzz": 100_000}
+    assert amounts == {"power": 300, "kill": 300, "stage": 300, "fuzz": 100_000}
