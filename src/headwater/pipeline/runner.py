@@ -34,6 +34,7 @@ IDLE_MS_PER_VIEW = 50
 REALTIME_BATCH = "5 seconds"
 WATCH_SECONDS = 0.5
 STOP_SECONDS_MAX = 60.0
+TWO_DRIVERS = "Multiple streaming jobs detected"
 
 
 class Runner:
@@ -243,6 +244,8 @@ class Runner:
             return error
         said = query.first_line(error) if error else "it ended"
         cause = said.partition("terminated with exception: ")[2] or said
+        if TWO_DRIVERS in cause:  # Spark has noticed it before our own transaction did
+            return Fenced(f"view {name!r} is run by another driver now", hint="this one ends")
         log = session.data(self.settings) / "spark.log"
         return MachineError(f"view {name!r} has stopped", got=cause, hint=f"Spark's log is {log}")
 
