@@ -19,6 +19,14 @@ def new_topic(bootstrap: str, partitions: int = 1) -> str:
     return name
 
 
+def delete_topics(bootstrap: str) -> None:
+    """Ends what the measures have made, so that the next round finds as little on the disk and in its cache as this one did."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    names = [name for name in admin.list_topics(timeout=20).topics if name.startswith("bench-")]
+    for answer in admin.delete_topics(names).values():
+        answer.result(20)
+
+
 def produce(bootstrap: str, topic: str, records: int) -> float:
     """Records a second: 100 bytes, one partition, acks=all, one librdkafka producer fed in chunks."""
     settings = {

@@ -52,14 +52,18 @@ def measure(server: BrokerProcess | KafkaProcess) -> dict[str, float]:
     """One round of everything on one server."""
     where, found = server.bootstrap, {}
     topic = load.new_topic(where)
+    os.sync()  # what was written before must not be written back during the next measure
     before = cpu_seconds(server.pid)
     found["produce"] = load.produce(where, topic, RECORDS)
     load.consume(where, topic, RECORDS)
     found["cpu"] = (cpu_seconds(server.pid) - before) / RECORDS * 1e6
     found["java"] = load.consume_java(where, topic, RECORDS)
+    os.sync()
     found["wide"] = load.produce_wide(where, WIDE_RECORDS)
+    os.sync()
     found["p50"], found["p99"] = load.latencies(where, LATENCY_RECORDS)
     found["commits"] = load.transactions(where, COMMITS)
+    load.delete_topics(where)
     return found
 
 

@@ -2,13 +2,17 @@
 
     import headwater as hw
 
-The names below are all that an application file needs; importing them starts nothing and loads no Spark.
+The names below are all that an application file needs. Each is loaded when it is first used: a broker needs none of them to start.
 """
 
-from headwater.app import App
-from headwater.errors import HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
-from headwater.operators import count, latest
-from headwater.schema import Event
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwater.app import App
+    from headwater.errors import HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
+    from headwater.operators import count, latest
+    from headwater.schema import Event
 
 __all__ = [
     "App",
@@ -21,3 +25,11 @@ __all__ = [
     "count",
     "latest",
 ]
+
+_HOMES = {"App": "app", "Event": "schema", "count": "operators", "latest": "operators"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'headwater' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"headwater.{_HOMES.get(name, 'errors')}"), name)
