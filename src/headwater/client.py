@@ -159,6 +159,13 @@ class Client:
         self._readers: dict[str, Consumer] = {}
         self._refusal: KafkaError | None = None
 
+    def close(self) -> None:
+        """Ends the connections; the next question opens new ones."""
+        with self._lock:
+            readers, self._readers = self._readers, {}
+        for reader in readers.values():
+            reader.close()
+
     def is_reachable(self, timeout_s: float = 1.0) -> bool:
         """Whether a broker answers at the address."""
         try:

@@ -1,5 +1,6 @@
 """What the batch protocol refuses, in one clear line: a checkpoint and a log that are not of one history."""
 
+import gc
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from headwater.errors import UsageError
 from headwater.operate.reset import reset
 from headwater.pipeline.runner import Runner
 from ordershop import Shop, orders
+from servers import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -129,6 +131,21 @@ def test_a_damaged_state_file_is_named(shop, view):
     with pytest.raises(hw.errors.HeadwaterError, match=r"state file .*\.delta is damaged"):
         Runner(app(shop, view), shop.settings).once()
     assert len(shop.records(view)) == before
+
+
+def clients() -> int:
+    """Threads of the Kafka library in this process."""
+    names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
+    return sum(name.startswith("rdk:") for name in names)
+
+
+def test_a_runner_that_has_ended_leaves_no_clients_behind(shop, view):
+    gc.collect()
+    before = clients()
+    shop.send([*orders(10, start=60), b"nonsense"])
+    Runner(app(shop, view), shop.settings).once()
+    gc.collect()
+    wait_until(lambda: clients() <= before, 20, "the end of the runner's clients")
 
 
 def test_state_files_that_came_to_nothing_are_removed(shop, view):

@@ -74,6 +74,9 @@ class InvalidRecords:
             if stretch:
                 self._publish(spark, stream, starts, stretch)
 
+    def close(self) -> None:
+        self.__dict__.pop("_producer", None)
+
     def _publish(self, spark: SparkSession, stream: Stream, starts: Positions, ends: Positions) -> None:
         self._topics.ensure([topic(name) for name in ends], self._partitions, compact=True)
         failed: list[str] = []

@@ -129,6 +129,10 @@ class Progress:
         self.results.pop(result.batch - RESULTS_KEPT, None)
         return result
 
+    def close(self) -> None:
+        """Ends the producer; the results stay readable."""
+        self._producer = None
+
     def _produce(self, records: Iterable[tuple[bytes, bytes | None]]) -> int:
         found, changed = iter(records), 0
         while part := [{"key": key, "value": value} for key, value in islice(found, CHUNK_RECORDS)]:

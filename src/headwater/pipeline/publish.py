@@ -108,6 +108,9 @@ class Publisher:
         self._query = query
         self._started.set()
 
+    def close(self) -> None:
+        self._progress.close()
+
     def __call__(self, rows: DataFrame, batch: int) -> None:
         if self.stopping.is_set() or not self._started.wait(START_SECONDS_MAX):
             raise Stopping

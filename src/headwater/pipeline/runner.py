@@ -34,7 +34,8 @@ IDLE_MS_PER_VIEW = 50
 REALTIME_BATCH = "5 seconds"
 WATCH_SECONDS = 0.5
 STOP_SECONDS_MAX = 60.0
-TWO_DRIVERS = "Multiple streaming jobs detected"
+TWO_DRIVERS = "Multiple streaming "
+"""Queries or jobs: what Spark's messages say when it meets another driver's files in a checkpoint."""
 
 
 class Runner:
@@ -75,6 +76,7 @@ class Runner:
                 failure = self._failed(name, error)
                 self.stop()
                 raise failure from error
+        self._close()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Blocks until the runner has stopped (True) or the time is over; raises what ended a query."""
@@ -96,7 +98,15 @@ class Runner:
             self._watch.join()
         for settlement in self._settlements.values():
             settlement.settle(session.start(self.settings), None)
+        self._close()
         self._ended.set()
+
+    def _close(self) -> None:
+        """Gives back the clients of the log: Spark keeps the publishers, and they would look for their broker for ever."""
+        for publisher in self._publishers.values():
+            publisher.close()
+        self._invalid.close()
+        self._topics.close()
 
     def positions(self) -> dict[str, Positions]:
         """For each view, what it has read and published."""
