@@ -1,11 +1,13 @@
 """Delivery from a real log into view tables."""
 
+import os
 import random
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -232,18 +234,28 @@ def test_a_failing_disk_ends_delivery_with_its_error(log, deliver, table):
     assert "b" not in stored_raw(table(view).path)
 
 
+def cpu_seconds(but: set[Path]) -> float:
+    """What the threads of this process have used, but for those: clients of other tests may be at work beside us."""
+    ticks = 0
+    for task in set(Path("/proc/self/task").iterdir()) - but:
+        fields = (task / "stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def test_twenty_idle_views_cost_next_to_nothing(log, deliver):
     views = [log.create(partitions=2) for _ in range(20)]
+    others = set(Path("/proc/self/task").iterdir())
     _, seen = deliver(*views)
     for view in views:
         log.put(view, {"one": {"n": 1}})
     for view in views:
         seen.wait(view, "one")
 
-    begun, cpu = time.monotonic(), time.process_time()
+    begun, cpu = time.monotonic(), cpu_seconds(others)
     time.sleep(3)  # the measure itself: idle time
 
-    assert (time.process_time() - cpu) / (time.monotonic() - begun) < 0.05
+    assert (cpu_seconds(others) - cpu) / (time.monotonic() - begun) < 0.05
 
 
 def _run_and_kill(log, view, tmp_path, commits):
