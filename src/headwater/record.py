@@ -26,6 +26,7 @@ __all__ = [
     "read_batch",
     "reencode_batch",
     "stamp",
+    "varint",
     "whole_batches",
 ]
 
@@ -267,7 +268,11 @@ def _sized(data: bytes | None) -> bytes:
 
 
 def _zigzag(value: int) -> bytes:
-    number = (value << 1) ^ (value >> 63)
+    return varint((value << 1) ^ (value >> 63))
+
+
+def varint(number: int) -> bytes:
+    """An unsigned variable-length number."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)

@@ -13,8 +13,9 @@ from typing import Any, cast
 
 from headwater.kafka.schema import FORMATS, Field
 from headwater.kafka.source import Source
+from headwater.record import varint
 
-__all__ = ["Defaults", "Encoder", "encoder", "varint"]
+__all__ = ["Defaults", "Encoder", "encoder"]
 
 Encoder = Callable[[Any, bytearray, list[Any]], bytearray]
 Defaults = Callable[[Field], Any]
@@ -155,13 +156,3 @@ def _tag_writer(tagged: list[tuple[int, str, Any, Encoder]]) -> Callable[[object
             out += varint(tag) + varint(len(data)) + data
 
     return write
-
-
-def varint(value: int) -> bytes:
-    """An unsigned variable-length number."""
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -20,7 +20,7 @@ that depends on them is acknowledged.
 import errno
 import logging
 import struct
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -31,8 +31,8 @@ from headwater.log.config import TopicConfig
 from headwater.log.disk import Disk
 from headwater.log.history import History, Summary
 from headwater.log.producer import Aborted, Marker, Producers
-from headwater.log.recovery import replay, take_trusted
-from headwater.log.segment import Segment, segment_bases
+from headwater.log.recovery import recover
+from headwater.log.segment import Segment
 from headwater.record import (
     CONTROL,
     HEADER_BYTES,
@@ -197,7 +197,7 @@ class Partition:
         at = self._holding(offset)
         while offset < limit and at <= len(self.closed):
             segment = self._segment(at)
-            data = segment.read(offset, max_bytes, _readable_bytes(segment, limit))
+            data = segment.read(offset, max_bytes, segment.bytes_before(limit))
             if data:
                 return data
             at += 1  # compaction may have left nothing behind this offset in its segment
@@ -220,7 +220,7 @@ class Partition:
         if self.offline or not self.log_start_offset <= offset < limit:
             return 0
         segment = self._segment(self._holding(offset))
-        return max(_readable_bytes(segment, limit) - segment.position_of(offset), 1)
+        return max(segment.bytes_before(limit) - segment.position_of(offset), 1)
 
     def find_time(self, timestamp: int) -> Record | None:
         """The first readable record that is not older than a timestamp."""
@@ -312,7 +312,7 @@ class Partition:
             self._blank = not self.disk.names(self.folder)
             if not self._blank:
                 swap.finish(self.disk, self.folder)
-                self._open_unclean()
+                self.closed, self.active = recover(self.disk, self.folder, self.producers)
         start = self.disk.read(self.folder / "start")
         first = self.closed.bases[0] if self.closed else self.active.base_offset
         self.log_start_offset = max(first, int(start or 0))
@@ -333,33 +333,6 @@ class Partition:
         self.producers.restore(producers)
         self.closed, self.active, self._clean = manifest, active, True
         return True
-
-    def _open_unclean(self) -> None:
-        """Reads every segment that has no proof of its end; where one was cut, what lies behind the cut is no log any more."""
-        bases = deque(segment_bases(self.disk.names(self.folder)) or [0])
-        before = History.decode(self.disk.read(self.folder / "closed")) or History()
-        self.closed = History(take_trusted(bases, before))
-        if self.closed and Segment(self.disk, self.folder, bases[0]).load() is None:
-            bases.extendleft(reversed(self.closed.bases))
-            self.closed = History()
-        while bases:
-            self.active = segment = Segment(self.disk, self.folder, bases.popleft())
-            producers = segment.load()
-            if producers is not None:
-                self.producers.restore(producers)
-            else:
-                replay(segment, self.producers)
-                if bases and segment.end_offset < bases[0]:
-                    logger.warning("%s: dropped %d segments behind the cut", self.folder.name, len(bases))
-                    for lost in bases:
-                        Segment(self.disk, self.folder, lost).remove()
-                    bases.clear()
-                if bases:
-                    segment.save_index(self.producers.snapshot())
-            if bases:
-                segment.release()
-                self.closed.append(segment.summary)
-        self.disk.sync_folder(self.folder)
 
     # ---- inside ----------------------------------------------------------------------------------------
 
@@ -514,11 +487,6 @@ def read_all(partition: Partition) -> Iterator[tuple[BatchHeader, list[Record]]]
             header = BatchHeader.read(batch)
             yield header, open_batch(batch)
             offset = header.last_offset + 1
-
-
-def _readable_bytes(segment: Segment, limit: int) -> int:
-    """Up to which byte of a segment a reader may see who may read up to an offset."""
-    return segment.size_bytes if segment.end_offset <= limit else segment.position_of(limit)
 
 
 def _batch_starts(data: bytes) -> list[int]:

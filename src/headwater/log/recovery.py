@@ -2,18 +2,52 @@
 
 import logging
 from collections import deque
+from pathlib import Path
 
+from headwater.log.disk import Disk
 from headwater.log.history import History, Summary
 from headwater.log.producer import Marker, Producers
-from headwater.log.segment import Segment
+from headwater.log.segment import Segment, segment_bases
 from headwater.record import CONTROL, is_commit, open_batch
 
-__all__ = ["replay", "take_trusted"]
+__all__ = ["recover"]
 
 logger = logging.getLogger(__name__)
 
 
-def take_trusted(bases: deque[int], before: History) -> list[Summary]:
+def recover(disk: Disk, folder: Path, producers: Producers) -> tuple[History, Segment]:
+    """Reads every segment that has no proof of its end; where one was cut, what lies behind the cut is no log any more.
+
+    Gives back the closed segments and the active one; the producers are as they were at its end.
+    """
+    bases = deque(segment_bases(disk.names(folder)) or [0])
+    before = History.decode(disk.read(folder / "closed")) or History()
+    closed = History(_take_trusted(bases, before))
+    if closed and Segment(disk, folder, bases[0]).load() is None:
+        bases.extendleft(reversed(closed.bases))
+        closed = History()
+    while bases:
+        segment = Segment(disk, folder, bases.popleft())
+        known = segment.load()
+        if known is not None:
+            producers.restore(known)
+        else:
+            _replay(segment, producers)
+            if bases and segment.end_offset < bases[0]:
+                logger.warning("%s: dropped %d segments behind the cut", folder.name, len(bases))
+                for lost in bases:
+                    Segment(disk, folder, lost).remove()
+                bases.clear()
+            if bases:
+                segment.save_index(producers.snapshot())
+        if bases:
+            segment.release()
+            closed.append(segment.summary)
+    disk.sync_folder(folder)
+    return closed, segment
+
+
+def _take_trusted(bases: deque[int], before: History) -> list[Summary]:
     """Takes the segments from the front that were closed when a list was made, but for its last two.
 
     The last one was being written; the one before it must prove its end once more, and holds what was known of producers.
@@ -30,7 +64,7 @@ def take_trusted(bases: deque[int], before: History) -> list[Summary]:
     return trusted
 
 
-def replay(segment: Segment, producers: Producers) -> None:
+def _replay(segment: Segment, producers: Producers) -> None:
     """Reads a segment, cuts its torn end, and has the producers relive it."""
     found_bytes = segment.file.size()
     for header, data in segment.recover():

@@ -91,6 +91,10 @@ class Segment:
                 return position
         return self.size_bytes
 
+    def bytes_before(self, limit: int) -> int:
+        """Up to which byte a reader may see who may read up to an offset."""
+        return self.size_bytes if self.end_offset <= limit else self.position_of(limit)
+
     def find_time(self, timestamp: int) -> Record | None:
         """The first record whose timestamp is not before the given one."""
         if self.max_timestamp < timestamp:
