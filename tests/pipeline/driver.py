@@ -5,11 +5,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ordershop import Shop
+from servers import BrokerProcess
 
-__all__ = ["Driver"]
+__all__ = ["Driver", "driving", "own_shop"]
 
 DRIVER = """
     import sys
@@ -80,3 +83,21 @@ class Driver:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             return
+
+
+def own_shop(broker: BrokerProcess, folder: Path) -> Shop:
+    """A shop on a broker that nobody else uses, so its topics need no prefix."""
+    shop = Shop(broker.bootstrap, folder / "pipeline")
+    shop.prefix = ""
+    return shop
+
+
+@contextmanager
+def driving(shop: Shop, folder: Path, app: str) -> Iterator[Driver]:
+    """A driver that is gone in the end, with all that it has started."""
+    driver = Driver(shop, folder, app)
+    try:
+        yield driver
+    finally:
+        if driver.process is not None:
+            driver.kill()

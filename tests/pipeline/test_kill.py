@@ -8,7 +8,7 @@ import pytest
 import headwater as hw
 from headwater.pipeline.topics import Topics
 from ordershop import Shop, orders
-from pipeline.driver import Driver
+from pipeline.driver import Driver, driving, own_shop
 from servers import BrokerProcess, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -29,17 +29,13 @@ APP = """
 
 @pytest.fixture
 def shop(own_broker: BrokerProcess, tmp_path: Path) -> Shop:
-    shop = Shop(own_broker.bootstrap, tmp_path / "pipeline")
-    shop.prefix = ""
-    return shop
+    return own_shop(own_broker, tmp_path)
 
 
 @pytest.fixture
 def driver(shop: Shop, tmp_path: Path):
-    driver = Driver(shop, tmp_path, APP)
-    yield driver
-    if driver.process is not None and driver.process.poll() is None:
-        driver.kill()
+    with driving(shop, tmp_path, APP) as driver:
+        yield driver
 
 
 def read(shop: Shop, driver: Driver) -> int:

@@ -17,7 +17,7 @@ from headwater.pipeline.state import Place, Shard
 from headwater.pipeline.topics import Topics
 from headwater.result import Result
 from ordershop import Shop, orders
-from pipeline.driver import Driver
+from pipeline.driver import Driver, driving, own_shop
 from pipeline.told import Published, complaints
 from servers import BrokerProcess, wait_until
 
@@ -41,17 +41,13 @@ APP = """
 
 @pytest.fixture
 def shop(own_broker: BrokerProcess, tmp_path: Path) -> Shop:
-    shop = Shop(own_broker.bootstrap, tmp_path / "pipeline")
-    shop.prefix = ""
-    return shop
+    return own_shop(own_broker, tmp_path)
 
 
 @pytest.fixture
 def driver(shop: Shop, tmp_path: Path):
-    driver = Driver(shop, tmp_path, APP)
-    yield driver
-    if driver.process is not None:
-        driver.kill()
+    with driving(shop, tmp_path, APP) as driver:
+        yield driver
 
 
 def left(shop: Shop, view: str) -> Published:
