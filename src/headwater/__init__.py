@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.app import App
     from headwater.errors import HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
+    from headwater.late import correct, drop, side
     from headwater.operators import count, latest
     from headwater.schema import Event
 
@@ -22,11 +23,22 @@ __all__ = [
     "ProtocolError",
     "StorageError",
     "UsageError",
+    "correct",
     "count",
+    "drop",
     "latest",
+    "side",
 ]
 
-_HOMES = {"App": "app", "Event": "schema", "count": "operators", "latest": "operators"}
+_HOMES = {
+    "App": "app",
+    "Event": "schema",
+    "correct": "late",
+    "count": "operators",
+    "drop": "late",
+    "latest": "operators",
+    "side": "late",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from headwater.errors import HeadwaterError, UsageError
 from headwater.graph import Graph, Stream, View
+from headwater.late import Late, side
 from headwater.schema import Event
 from headwater.sql import tables
 
@@ -40,12 +41,14 @@ class App:
         delay: str = "10 minutes",
         topic: str | None = None,
         pattern: str | None = None,
+        idle: str = "1 minute",
     ) -> Stream:
         """Declares a stream of events: one topic (its name, or ``topic``), or all topics that match ``pattern``.
 
-        ``time`` names the event time; records that come more than ``delay`` after newer ones may be left out of windows.
+        ``time`` names the event time; records that come more than ``delay`` after newer ones are late. A partition that is silent
+        for ``idle`` holds up no other.
         """
-        spec = Stream(name, type, _names(key), time, delay, topic, pattern)
+        spec = Stream(name, type, _names(key), time, delay, topic, pattern, idle)
         self._streams.append(spec)
         return spec
 
@@ -56,9 +59,12 @@ class App:
         name: str | None = None,
         inputs: Mapping[str, str] | None = None,
         latency: Literal["batch", "realtime"] = "batch",
+        late: Late | None = None,
+        forget: str | None = None,
     ) -> Callable[[Function], Function]:
         """Declares the decorated function as a view: DataFrames in, DataFrame out, one row for each key.
 
+        ``late`` says what becomes of records that come after their window: ``hw.side()``, ``hw.drop()``, ``hw.correct("1 day")``. A row that has not changed for ``forget`` leaves the view.
         Inputs are the parameter names, or ``inputs={"parameter": "stream"}``. The function stays callable in tests.
         """
         if callable(key):
@@ -76,7 +82,11 @@ class App:
                 raise UsageError(
                     f"view {given!r}: inputs are not its parameters", got=", ".join(mapped), expected=wanted
                 )
-            self._views.append(View(given, _names(key), mapped, latency, function=function))
+            self._views.append(
+                View(
+                    given, _names(key), mapped, latency, function=function, late=late or side(), forget=forget
+                )
+            )
             return function
 
         return declare
@@ -89,10 +99,14 @@ class App:
         key: Key = (),
         inputs: Mapping[str, str] | None = None,
         latency: Literal["batch", "realtime"] = "batch",
+        late: Late | None = None,
+        forget: str | None = None,
     ) -> None:
         """Declares a view by a SQL query over streams; ``inputs={"alias": "stream"}`` names streams that are no SQL names."""
         mapped = dict(inputs) if inputs is not None else {table: table for table in tables(query)}
-        self._views.append(View(name, _names(key), mapped, latency, query=query))
+        self._views.append(
+            View(name, _names(key), mapped, latency, query=query, late=late or side(), forget=forget)
+        )
 
     def graph(self) -> Graph:
         """All declarations, checked. UsageError says what is wrong with the first bad one."""

@@ -12,15 +12,15 @@ from typing import Any, Literal
 import msgspec
 
 from headwater.errors import UsageError
+from headwater.late import DURATION, Late, side
 from headwater.schema import Event, columns
 
 __all__ = ["RESERVED", "Graph", "Stream", "View"]
 
-RESERVED = (".progress", ".late", ".ledger", ".invalid", ".dead")
+RESERVED = (".progress", ".late", ".ledger", ".invalid", ".dead", ".shadow")
 """Endings of topics that Headwater writes beside a view or stream."""
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
-DELAY = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -33,6 +33,7 @@ class Stream(msgspec.Struct, frozen=True):
     delay: str
     topic_name: str | None = None
     pattern: str | None = None
+    idle: str = "1 minute"
 
     @property
     def topic(self) -> str:
@@ -49,6 +50,9 @@ class View(msgspec.Struct, frozen=True):
     latency: Literal["batch", "realtime"] = "batch"
     function: Callable[..., Any] | None = None
     query: str | None = None
+    late: Late = side()
+    forget: str | None = None
+    """How long a row stays that does not change; None: for ever."""
 
 
 class Graph:
@@ -142,12 +146,13 @@ def _check_stream(stream: Stream) -> None:
             got=kinds[stream.time],
             expected="a datetime field",
         )
-    if not DELAY.fullmatch(stream.delay):
-        raise UsageError(
-            f"{what}: delay is wrong",
-            got=repr(stream.delay),
-            expected="a number and a unit, like '10 minutes'",
-        )
+    for name, length in (("delay", stream.delay), ("idle", stream.idle)):
+        if not DURATION.fullmatch(length):
+            raise UsageError(
+                f"{what}: {name} is wrong",
+                got=repr(length),
+                expected="a number and a unit, like '10 minutes'",
+            )
     if stream.pattern is not None:
         _check_pattern(stream, what)
 
@@ -194,6 +199,19 @@ def _check_view(view: View) -> None:
     if view.latency not in {"batch", "realtime"}:
         raise UsageError(
             f"view {view.name!r}: latency is wrong", got=repr(view.latency), expected="'batch' or 'realtime'"
+        )
+    if not isinstance(view.late, Late) or not DURATION.fullmatch(view.late.horizon):
+        got = view.late.horizon if isinstance(view.late, Late) else view.late
+        raise UsageError(
+            f"view {view.name!r}: late is wrong",
+            got=repr(got),
+            expected="hw.drop(), hw.side() or hw.correct('1 day')",
+        )
+    if view.forget is not None and not DURATION.fullmatch(view.forget):
+        raise UsageError(
+            f"view {view.name!r}: forget is wrong",
+            got=repr(view.forget),
+            expected="a number and a unit, like '30 days'",
         )
     if view.function is not None and _mentions(view.function.__code__, "withWatermark"):
         raise UsageError(

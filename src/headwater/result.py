@@ -7,7 +7,18 @@ import msgspec
 
 from headwater.client import Client
 
-__all__ = ["Chain", "Chains", "File", "Result", "files_of", "results", "topic"]
+__all__ = [
+    "Chain",
+    "Chains",
+    "File",
+    "Heard",
+    "Result",
+    "current",
+    "files_of",
+    "results",
+    "shadow_topic",
+    "topic",
+]
 
 
 class File(msgspec.Struct, frozen=True, array_like=True):
@@ -31,7 +42,14 @@ def files_of(chains: Chains) -> set[tuple[str, str]]:
     return {(operator, file.name) for operator, each in chains.items() for chain in each for file in chain}
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Heard(msgspec.Struct, frozen=True, array_like=True):
+    """The greatest event time that a partition of an input has brought, and when it last brought a record."""
+
+    time_us: int
+    at_ms: int
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One batch of one run, complete."""
 
     run: str
@@ -45,6 +63,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     changed: int = 0
     """Records that it published."""
     state: Chains = {}
+    shadow: bool = False
+    """A run that is still catching up, beside the one that readers see: its records are in ``<view>.<run>.shadow``."""
+    definition: str = ""
+    """Of what the view was made: a run goes on only with what it was begun with."""
+    watermark: int | None = None
+    """By what its rows were judged late, in microseconds; None for a view that keeps nothing for a time."""
+    now_us: int = 0
+    """What the clock said when it was planned."""
+    heard: dict[str, Heard] = {}
+    """By input and partition, after the batch."""
+    opens: dict[str, list[int | None]] = {}
+    """By operator, the earliest time-out that each of its shards still waits for, in microseconds."""
+    late: int = 0
+    """Rows that came too late, in all batches of the run."""
     at_ms: int = 0
 
 
@@ -53,6 +85,16 @@ def topic(view: str) -> str:
     return f"{view}.progress"
 
 
+def shadow_topic(view: str, run: str) -> str:
+    """The topic of a run that catches up beside the one that readers see."""
+    return f"{view}.{run}.shadow"
+
+
 def results(client: Client, view: str) -> list[Result]:
-    """What the log holds of a view's results, the newest last."""
+    """What the log holds of a view's results, of all its runs, the newest last."""
     return [msgspec.json.decode(record.value(), type=Result) for record in client.read([topic(view)])]
+
+
+def current(found: list[Result]) -> Result | None:
+    """The newest result that readers see."""
+    return next((result for result in reversed(found) if not result.shadow), None)

@@ -39,7 +39,8 @@ def app(shop: Shop, view: str) -> hw.App:
 
 
 def checkpoint(shop: Shop, view: str) -> Path:
-    return shop.settings.data / "checkpoints" / view
+    (metadata,) = (shop.settings.data / "checkpoints" / view).glob("*/metadata")
+    return metadata.parent
 
 
 def refusal(shop: Shop, view: str) -> str:

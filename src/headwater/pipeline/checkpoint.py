@@ -4,6 +4,7 @@ import json
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 from headwater.pipeline.topics import Positions
 
@@ -11,20 +12,29 @@ __all__ = ["Checkpoint"]
 
 
 class Checkpoint:
-    """One view's checkpoint folder. A new folder is a new run; Spark writes everything but the first ``metadata``."""
+    """The checkpoint folder of one run of a view, under the run's name; Spark writes everything but the first ``metadata``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @classmethod
+    def of(cls, view: Path, run: str | None) -> Self:
+        """The folder of a run; without one, of the newest that was begun, or of a new one."""
+        begun = sorted(view.glob("*/metadata"), key=lambda file: file.stat().st_mtime)
+        return cls(view / (run or (begun[-1].parent.name if begun else str(uuid.uuid4()))))
+
+    @property
     def run(self) -> str:
-        """The id of the run, drawn when the folder is new: known before the query starts, unlike Spark's own."""
+        return self.folder.name
+
+    def begin(self) -> None:
+        """Makes the folder, with the id that Spark is to give to the query."""
         metadata = self.folder / "metadata"
         if not metadata.exists():
             metadata.parent.mkdir(parents=True, exist_ok=True)
             part = metadata.with_suffix(".part")
-            part.write_text(json.dumps({"id": str(uuid.uuid4())}))
+            part.write_text(json.dumps({"id": self.run}))
             part.replace(metadata)
-        return str(json.loads(metadata.read_text())["id"])
 
     def last(self) -> int:
         """The last batch that is complete, or -1."""

@@ -29,17 +29,19 @@ class Groups:
         self._jvm: Any = spark._jvm  # noqa: SLF001
         self._log = access(log)
 
-    def commit(self, view: str, positions: Positions) -> bool:
-        """Commits a view's positions; False when the log has not confirmed it in time, which spoils nothing."""
+    def commit(self, view: str, positions: Positions, *, wait: bool = True) -> bool:
+        """Commits a view's positions; False when the log has not confirmed it in time, or is not waited for: that spoils nothing."""
         kafka = self._jvm.org.apache.kafka
         offsets = self._jvm.java.util.HashMap()
         for topic, partitions in positions.items():
             for partition, offset in partitions.items():
                 place = kafka.common.TopicPartition(topic, partition)
                 offsets.put(place, kafka.clients.consumer.OffsetAndMetadata(offset))
-        seconds = self._jvm.java.util.concurrent.TimeUnit.SECONDS
         try:
-            self._admin.alterConsumerGroupOffsets(group(view), offsets).all().get(COMMIT_SECONDS_MAX, seconds)
+            answer = self._admin.alterConsumerGroupOffsets(group(view), offsets)
+            if not wait:
+                return False
+            answer.all().get(COMMIT_SECONDS_MAX, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
         except Py4JJavaError:
             return False
         return True

@@ -10,7 +10,7 @@ import pyarrow.types as pt
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headwater.errors import UsageError
-from headwater.pipeline.operator import Applied, Lookup
+from headwater.pipeline.operator import Applied, Moment, State
 
 __all__ = ["Count", "Latest"]
 
@@ -21,17 +21,18 @@ class Count(msgspec.Struct, frozen=True):
     key: tuple[str, ...]
     column: str = "count"
     kind: str = "count"
+    timed: str = ""
 
     def schema(self, rows: StructType) -> StructType:
         fields = [field for field in rows.fields if field.name in self.key]
         return StructType([*fields, StructField(self.column, LongType())])
 
-    def apply(self, rows: pa.Table, values: Lookup) -> Applied:
+    def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
         firsts = [(name, "min") for name in self.key]
         grouped = rows.group_by("_key").aggregate([*firsts, ([], "count_all")]).sort_by("_key")
         keys = grouped.column("_key").cast(pa.binary()).to_pylist()
         counted = grouped.column("count_all").to_pylist()
-        known = values(keys)
+        known = state.get(keys)
         totals = [n + int.from_bytes(known.get(key, b"")) for key, n in zip(keys, counted, strict=True)]
         changes = {key: total.to_bytes(8) for key, total in zip(keys, totals, strict=True)}
         columns = {name: grouped.column(f"{name}_min") for name in self.key}
@@ -44,13 +45,14 @@ class Latest(msgspec.Struct, frozen=True):
     key: tuple[str, ...]
     time: str
     kind: str = "latest"
+    timed: str = ""
 
     def schema(self, rows: StructType) -> StructType:
         if self.time not in rows.names:
             raise UsageError("latest: the time is a column of its input", got=self.time)
         return rows
 
-    def apply(self, rows: pa.Table, values: Lookup) -> Applied:
+    def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
         plain = rows.drop_columns(["_key"])
         names, decode = plain.schema.names, _decoder(plain.schema)
         at = names.index(self.time)
@@ -61,7 +63,7 @@ class Latest(msgspec.Struct, frozen=True):
             candidate = (row[at], msgspec.msgpack.encode(row))
             if row[at] is not None and (key not in best or candidate > best[key]):
                 best[key] = candidate
-        known = values(sorted(best))
+        known = state.get(sorted(best))
         changes: dict[bytes, bytes | None] = {}
         for key in sorted(best):
             old = known.get(key)

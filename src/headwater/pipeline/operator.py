@@ -2,47 +2,86 @@
 
 An operator takes and returns an ordinary DataFrame, so a view goes on with ``groupBy`` behind it. As a stream it runs in
 a **shell** that gives each task its shard's state and hands the names of the files it wrote to the driver, in a hidden row that an
-observation collects. In batch the same logic runs once over everything, with no state before it.
+observation collects. In batch the same logic runs once over everything, with no state before it. The publication of a view is
+the last operator of its plan.
 """
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from headwater.errors import MachineError, UsageError
 from headwater.pipeline import wire
+from headwater.pipeline.points import passes
 from headwater.pipeline.state import Place, Shard
+from headwater.pipeline.time import NEVER, PLAN
 from headwater.result import Chain
 
-__all__ = ["OBSERVED", "PLAN", "Applied", "Logic", "Lookup", "Plan", "Site", "building", "run", "written"]
+__all__ = [
+    "OBSERVED",
+    "Applied",
+    "Logic",
+    "Moment",
+    "Nothing",
+    "Plan",
+    "Site",
+    "State",
+    "Written",
+    "building",
+    "run",
+    "sharded",
+    "shell",
+    "written",
+]
 
-PLAN = "headwater.plan"
-"""The local property that tells the tasks of a batch where their state is."""
 OBSERVED = "state"
 """What the observation of an operator's files begins with."""
+FILE = "_file"
+"""The hidden column: in a row of a task's own, what it has written."""
+FOREVER = 1 << 62
 
-Lookup = Callable[[Sequence[bytes]], Mapping[bytes, bytes]]
+
+class Moment(NamedTuple):
+    """The time of a batch, the same in all of its tasks: up to when its inputs are complete, and what the clock says, in microseconds."""
+
+    watermark: int
+    now_us: int
+
+
+class State(Protocol):
+    """What a logic may ask of its shard."""
+
+    def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
+        """The values of those keys that have one."""
+        ...
+
+    def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The entries from ``start`` up to, not with, ``end``, in order."""
+        ...
 
 
 class Applied(NamedTuple):
-    """What a logic makes of a batch: rows to go on with, and what changes in its state. None removes a key."""
+    """What a logic makes of a batch: rows to go on with, what changes in its state (None removes a key), its earliest time-out."""
 
     rows: pa.Table
     changes: dict[bytes, bytes | None]
+    open: int | None = None
 
 
 class Logic(Protocol):
-    """Decides; reads and writes nothing. The same rows, in any order, and the same state give the same answer.
+    """Decides; reads and writes nothing. The same rows, in any order, the same state and moment give the same answer.
 
     Rows have a column ``_key``, the text of their key. A logic is sent to Spark's workers, so it is small and frozen.
     """
@@ -53,42 +92,68 @@ class Logic(Protocol):
     @property
     def key(self) -> tuple[str, ...]: ...
 
+    @property
+    def timed(self) -> str:
+        """By what its time-outs go: 'watermark', 'clock', or '' without any. One that has some is also called without rows."""
+        ...
+
     def schema(self, rows: StructType) -> StructType:
         """The rows that it makes of such rows."""
         ...
 
-    def apply(self, rows: pa.Table, values: Lookup) -> Applied: ...
+    def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied: ...
+
+
+class Nothing:
+    """The state before the first batch."""
+
+    def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:  # noqa: ARG002
+        return {}
+
+    def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:  # noqa: ARG002
+        return iter(())
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Where the operators of a batch find their state."""
+    """What the driver tells the tasks of a batch: its time, and where operators find their state."""
 
     batch: int
     places: dict[str, Place]
     chains: dict[str, list[Chain]]
+    watermark: int = NEVER
+    now_us: int = 0
 
 
-class Written(msgspec.Struct, frozen=True):
-    """What a task has written: the chain of its shard after the batch."""
+class Written(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a task has written: the chain of its shard after the batch, and its earliest time-out."""
 
     shard: int
     chain: Chain
+    open: int | None = None
 
 
-class Site(NamedTuple):
-    """The view that is being built, and the names of its operators so far."""
+@dataclass(frozen=True)
+class Site:
+    """The view that is being built, and its operators so far."""
 
     shards: int
-    names: list[str]
+    ticks: Callable[[], DataFrame]
+    """The ticks of the view as a stream, for operators with time-outs."""
+    timed: dict[str, str] = field(default_factory=dict)
+    """The names of its operators, and by what their time-outs go."""
+
+    def name(self, logic: Logic) -> str:
+        name = f"{logic.kind}{len(self.timed) + 1}"
+        self.timed[name] = logic.timed
+        return name
 
 
 _site: ContextVar[Site | None] = ContextVar("site", default=None)
 
 
 @contextmanager
-def building(shards: int) -> Iterator[Site]:
+def building(site: Site) -> Iterator[Site]:
     """Operators that are applied meanwhile belong to one view."""
-    site = Site(shards, [])
     token = _site.set(site)
     try:
         yield site
@@ -110,62 +175,73 @@ def run(logic: Logic, frame: DataFrame) -> DataFrame:
     site = _site.get()
     if site is None:
         raise UsageError(f"{logic.kind} on a stream belongs into a view")
-    name = f"{logic.kind}{len(site.names) + 1}"
-    site.names.append(name)
-    sharded = keyed.selectExpr("*", f"pmod(hash(_key), {site.shards}) AS _shard").repartition(
-        site.shards, "_key"
-    )
-    with_files = StructType([*kind.fields]).add("_file", "string")
-    out = sharded.mapInArrow(_stream_shell(name, logic, _arrow(kind)), with_files)
-    files = F.collect_set("_file").alias("files")
-    return out.observe(f"{OBSERVED} {name}", files).where("_file IS NULL").drop("_file")
+    name = site.name(logic)
+    out = shell(name, logic, sharded(keyed, site, logic.timed), kind)
+    files = F.collect_set(FILE).alias("files")
+    return out.observe(f"{OBSERVED} {name}", files).where(f"{FILE} IS NULL").drop(FILE)
+
+
+def sharded(keyed: DataFrame, site: Site, timed: str) -> DataFrame:
+    """The rows at the shard of their ``_key``, as ``_shard``. With ``timed``, a tick is a row without key in each shard."""
+    rows = keyed.selectExpr("*", f"CAST(pmod(crc32(_key), {site.shards}) AS INT) AS _shard")
+    if timed:
+        nulls = [F.lit(None).cast(each.dataType).alias(each.name) for each in keyed.schema.fields]
+        every = F.explode(F.sequence(F.lit(0), F.lit(site.shards - 1))).alias("_shard")
+        rows = rows.union(site.ticks().select(*nulls, every))
+    return rows.repartitionById(site.shards, "_shard")
+
+
+def shell(name: str, logic: Logic, rows: DataFrame, kind: StructType) -> DataFrame:
+    """The logic over sharded rows of a stream: its rows, and the hidden ones with what was written."""
+    out = StructType([*kind.fields]).add(FILE, StringType())
+    return rows.mapInArrow(_stream_shell(name, logic, _arrow(kind)), out)
 
 
 def _batch_shell(
     logic: Logic, kind: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def shell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def in_batch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = list(batches)
         if found:
-            yield from _cast(logic.apply(pa.Table.from_batches(found), lambda _: {}).rows, kind)
+            moment = Moment(FOREVER, NEVER)
+            yield from _cast(logic.apply(pa.Table.from_batches(found), Nothing(), moment).rows, kind)
 
-    return shell
+    return in_batch
 
 
 def _stream_shell(
     name: str, logic: Logic, kind: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    out = kind.append(pa.field("_file", pa.string()))
+    out = kind.append(pa.field(FILE, pa.string()))
 
-    def shell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def in_stream(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = list(batches)
         if not found:
             return
-        rows = pa.Table.from_batches(found)
+        table = pa.Table.from_batches(found)
         plan = msgspec.json.decode(TaskContext.get().getLocalProperty(PLAN) or "{}", type=Plan)
-        number = rows.column("_shard")[0].as_py()
-        shard = Shard(plan.places[name], number, plan.chains[name][number])
-        applied = logic.apply(rows.drop_columns(["_shard"]), shard.get)
-        chain = shard.extended(plan.batch, uuid.uuid4().hex[:12], applied.changes)
-        yield from _cast(
-            applied.rows.append_column("_file", pa.nulls(applied.rows.num_rows, pa.string())), out
-        )
-        note = msgspec.json.encode(Written(number, chain)).decode()
-        hidden = [pa.nulls(1, field.type) for field in kind]
-        yield pa.record_batch([*hidden, pa.array([note])], schema=out)
+        for number in sorted(pc.unique(table.column("_shard")).to_pylist()):
+            mine = table.filter(pc.equal(table.column("_shard"), number)).drop_columns(["_shard"])
+            rows = mine.filter(pc.is_valid(mine.column("_key"))) if logic.timed else mine
+            shard = Shard(plan.places[name], number, plan.chains[name][number])
+            applied = logic.apply(rows, shard, Moment(plan.watermark, plan.now_us))
+            chain = shard.extended(plan.batch, uuid.uuid4().hex[:12], applied.changes)
+            nulls = pa.nulls(applied.rows.num_rows, pa.string())
+            yield from _cast(applied.rows.append_column(FILE, nulls), out)
+            note = msgspec.json.encode(Written(number, chain, applied.open)).decode()
+            yield pa.record_batch([*[pa.nulls(1, each.type) for each in kind], pa.array([note])], schema=out)
+            passes("shard has answered")
 
-    return shell
+    return in_stream
 
 
-def written(notes: Sequence[str], chains: list[Chain]) -> list[Chain]:
-    """The chains of all shards after a batch. Of two attempts of a task, which wrote the same, one is taken."""
-    after = list(chains)
-    for note in sorted(notes):
-        found = msgspec.json.decode(note, type=Written)
-        if not 0 <= found.shard < len(after):
-            raise MachineError(f"a task speaks of shard {found.shard}", expected=f"0 to {len(after) - 1}")
-        after[found.shard] = found.chain
-    return after
+def written(notes: Sequence[str], shards: int) -> dict[int, Written]:
+    """What the shards have written in a batch. Of two attempts of a task, which wrote the same, one is taken."""
+    found = [msgspec.json.decode(note, type=Written) for note in sorted(notes)]
+    strange = [each.shard for each in found if not 0 <= each.shard < shards]
+    if strange:
+        raise MachineError(f"a task speaks of shard {strange[0]}", expected=f"0 to {shards - 1}")
+    return {each.shard: each for each in found}
 
 
 def _cast(rows: pa.Table, kind: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -174,4 +250,4 @@ def _cast(rows: pa.Table, kind: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def _arrow(kind: StructType) -> pa.Schema:
     schema: pa.Schema = to_arrow_schema(kind, timezone="UTC")
-    return pa.schema([field.with_nullable(True) for field in schema])
+    return pa.schema([each.with_nullable(True) for each in schema])

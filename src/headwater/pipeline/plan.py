@@ -14,7 +14,7 @@ from headwater.errors import UsageError
 from headwater.graph import Graph, View
 from headwater.pipeline.wire import VERSION
 
-__all__ = ["name_observations", "versioned", "watermarks"]
+__all__ = ["keeps_time", "name_observations", "versioned", "watermarks"]
 
 PASSING = {
     "CollectMetrics",
@@ -28,11 +28,38 @@ PASSING = {
     "View",
 }
 """Nodes that hand on every column of their one child."""
+KEEPING = {
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "FlatMapGroupsWithState",
+    "TransformWithState",
+    "SessionWindow",
+}
+"""Nodes whose state Spark forgets by event time."""
+DELAY = "spark.watermarkDelayMs"
+"""What Spark writes into the description of a column with event time."""
 
 
 def watermarks(rows: DataFrame) -> int:
     """How often event time is declared in a plan."""
     return len(_find(_plan(rows), lambda node: node.nodeName() == "EventTimeWatermark"))
+
+
+def keeps_time(rows: DataFrame) -> bool:
+    """Whether Spark keeps something in this plan until event time has passed it: windows, joins of streams, duplicates."""
+    return bool(_find(_plan(rows), _is_bounded))
+
+
+def _is_bounded(node: Any) -> bool:
+    kind = node.nodeName()
+    if kind == "Aggregate":
+        attributes = (
+            attribute for each in _list(node.groupingExpressions()) for attribute in _set(each.references())
+        )
+        return any(attribute.metadata().contains(DELAY) for attribute in attributes)
+    return kind in KEEPING or (
+        kind == "Join" and all(child.isStreaming() for child in _list(node.children()))
+    )
 
 
 def name_observations(rows: DataFrame) -> DataFrame:
@@ -120,6 +147,10 @@ def _find(node: Any, wanted: Callable[[Any], bool]) -> list[Any]:
 
 def _list(items: Any) -> list[Any]:
     return [items.apply(index) for index in range(items.size())]
+
+
+def _set(items: Any) -> list[Any]:
+    return _list(items.toSeq())
 
 
 def _seq(rows: DataFrame, items: list[Any]) -> Any:

@@ -15,6 +15,7 @@ POINTS = (
     "state delta is written",
     "state delta is synced",
     "state files are merged",
+    "shard has answered",
     "batch was computed",
     "transaction begun",
     "half is produced",

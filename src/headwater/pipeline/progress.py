@@ -15,9 +15,11 @@ from confluent_kafka import KafkaError, KafkaException
 from headwater.client import producer
 from headwater.clock import Clock
 from headwater.errors import Fenced, HeadwaterError, MachineError, UsageError
+from headwater.pipeline import late
+from headwater.pipeline.late import LateRecord
 from headwater.pipeline.points import passes
 from headwater.pipeline.topics import Positions, Topics
-from headwater.result import Result, results, topic
+from headwater.result import Result, current, results, shadow_topic, topic
 
 __all__ = ["Progress"]
 
@@ -38,9 +40,12 @@ FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODU
 class Progress:
     """The results of one run of a view, and the only way to add one. Belongs to the query's thread."""
 
-    def __init__(self, topics: Topics, view: str, run: str, clock: Clock) -> None:
+    def __init__(self, topics: Topics, view: str, run: str, clock: Clock, *, shadow: bool = False) -> None:
+        self.run = run
+        self.shadow = shadow
+        """Whether it catches up beside the run that readers see, on a topic of its own."""
         self._view = view
-        self._run = run
+        self._topic = shadow_topic(view, run) if shadow else view
         self._clock = clock
         self._client = topics
         self._pause = threading.Event()
@@ -58,22 +63,22 @@ class Progress:
 
         Raises UsageError, saying what disagrees, when log and checkpoint cannot be of one history.
         """
-        settings: dict[str, Any] = SETTINGS | {"transactional.id": f"headwater/{self._view}/{self._run}"}
+        settings: dict[str, Any] = SETTINGS | {"transactional.id": f"headwater/{self._view}/{self.run}"}
         self._producer = producer(self._client.log, **settings)
         self._call(lambda: self._producer.init_transactions(INIT_SECONDS_MAX))
-        self.partitions = self._client.partitions().get(self._view, 0)
-        self._ends = self._client.open_ends(self._view, self.partitions)
+        self.partitions = self._client.partitions().get(self._topic, 0)
+        self._ends = self._client.open_ends(self._topic, self.partitions)
         found = results(self._client, self._view)
-        self.results = {result.batch: result for result in found if result.run == self._run}
-        self._check(found[-1] if found else None, reached)
+        self.results = {result.batch: result for result in found if result.run == self.run}
+        self._check(self.last if self.shadow else current(found), reached)
 
     def _check(self, newest: Result | None, reached: int) -> None:
         what = f"view {self._view!r} cannot go on"
         hint = f"make it anew from the log: headwater view reset {self._view}"
-        if newest is not None and newest.run != self._run:
+        if newest is not None and newest.run != self.run:
             raise UsageError(
                 f"{what}: its topic was written by another run",
-                got=f"run {newest.run} up to batch {newest.batch}, and a checkpoint of run {self._run}",
+                got=f"run {newest.run} up to batch {newest.batch}, and a checkpoint of run {self.run}",
                 expected="the checkpoint that made it (was it deleted, or does another application use the name?)",
                 hint=hint,
             )
@@ -104,19 +109,26 @@ class Progress:
             )
         return True
 
-    def publish(self, result: Result, records: Iterable[tuple[bytes, bytes | None]]) -> Result:
+    def publish(
+        self,
+        result: Result,
+        records: Iterable[tuple[bytes, bytes | None]],
+        too_late: Iterable[LateRecord] = (),
+    ) -> Result:
         """Makes a batch happen: its records and its result, all or nothing. Raises Fenced or MachineError."""
         self._call(self._producer.begin_transaction)
         try:
             passes("transaction begun")
             changed = self._produce(records)
+            for record in too_late:
+                self._produce_late(record)
             if changed:
                 self._flush()
             passes("all is produced")
             outputs = self._reached() if changed else {}
             known = self.last.outputs if self.last else {}
             result = msgspec.structs.replace(result, changed=changed, outputs=known | outputs)
-            key = f"{self._run}#{result.batch % RESULTS_KEPT}"
+            key = f"{result.run}#{result.batch % RESULTS_KEPT}"
             self._producer.produce(topic(self._view), msgspec.json.encode(result), key)
             passes("before commit")
             self._commit()
@@ -146,9 +158,18 @@ class Progress:
             changed += len(part)
         return changed
 
+    def _produce_late(self, record: LateRecord) -> None:
+        while True:
+            try:
+                self._producer.produce(late.topic(self._topic), msgspec.json.encode(record), record.key)
+            except BufferError:
+                self._producer.poll(0.05)
+            else:
+                return
+
     def _produce_part(self, part: list[dict[str, Any]]) -> None:
         while part:
-            self._producer.produce_batch(self._view, part)
+            self._producer.produce_batch(self._topic, part)
             part = [message for message in part if "_error" in message]
             if part and part[0]["_error"].code() != KafkaError._QUEUE_FULL:  # noqa: SLF001  the client's public name for it
                 raise self._failed(part[0]["_error"])
@@ -162,7 +183,7 @@ class Progress:
 
     def _reached(self) -> dict[int, int]:
         """Up to where the records of the open transaction reach, in the partitions that have any."""
-        ends = self._client.open_ends(self._view, self.partitions)
+        ends = self._client.open_ends(self._topic, self.partitions)
         return {partition: end for partition, end in ends.items() if end > self._ends[partition]}
 
     def _commit(self) -> None:

@@ -5,7 +5,7 @@ nothing; the interval grows with the number of views, so that many idle ones sta
 """
 
 import threading
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -19,12 +19,17 @@ from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
 from headwater.errors import Fenced, HeadwaterError, MachineError, UsageError
 from headwater.graph import Graph, View
-from headwater.pipeline import operator, plan, query, session, source, wire
+from headwater.pipeline import late, query, session, source, time, wire
 from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
-from headwater.pipeline.publish import Publisher, sink_options
+from headwater.pipeline.late import LateRecords
+from headwater.pipeline.prepare import prepare
+from headwater.pipeline.progress import Progress
+from headwater.pipeline.publish import Prepared, Publisher, sink_options
 from headwater.pipeline.realtime import Settlement
+from headwater.pipeline.ticks import Ticks
 from headwater.pipeline.topics import Positions, Topics, behind
 
 __all__ = ["Runner", "batch", "rows"]
@@ -45,15 +50,30 @@ class Runner:
     fails ends ``wait`` with an error. Does not restart a failed query: that is the supervisor's.
     """
 
-    def __init__(self, app: App, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        settings: Settings,
+        clock: Clock | None = None,
+        *,
+        shadows: Mapping[str, str] | None = None,
+    ) -> None:
+        """``shadows``: runs only these views, each as a run of this name that catches up beside the one that readers see."""
         self.settings = settings
         self.graph = app.graph()
+        self._shadows = shadows
+        self._views = {
+            name: view for name, view in self.graph.views.items() if shadows is None or name in shadows
+        }
         self._app = app
         self._clock = clock or SystemClock()
         self._topics = Topics(settings.access)
         self._invalid = InvalidRecords(self._topics, self.graph, settings.partitions)
+        self._late = LateRecords(self._topics, self.graph)
+        self._ticks = Ticks(settings.access, self._clock)
         self._queries: dict[str, StreamingQuery] = {}
-        self._operators: dict[str, list[str]] = {}
+        self._prepared: dict[str, Prepared] = {}
+        self._checkpoints: dict[str, Checkpoint] = {}
         self._publishers: dict[str, Publisher] = {}
         self._settlements: dict[str, Settlement] = {}
         self._stopping = threading.Event()
@@ -106,18 +126,19 @@ class Runner:
         for publisher in self._publishers.values():
             publisher.close()
         self._invalid.close()
+        self._ticks.close()
         self._topics.close()
 
     def positions(self) -> dict[str, Positions]:
         """For each view, what it has read and published."""
-        return {name: Checkpoint(self._folder(name)).complete() for name in self.graph.views}
+        return {name: self._checkpoint(name).complete() for name in self._views}
 
     def caught_up(self) -> bool:
         """Whether every view has published all that was in the log at the time of the call."""
         streams = {name: self._topics.of(stream, self.graph) for name, stream in self.graph.streams.items()}
         ends = self._topics.ends(topic for topics in streams.values() for topic in topics)
         for name, position in self.positions().items():
-            topics = {topic for stream in self.graph.views[name].inputs.values() for topic in streams[stream]}
+            topics = {topic for stream in self._views[name].inputs.values() for topic in streams[stream]}
             if behind(position, {topic: ends[topic] for topic in topics if topic in ends}):
                 return False
         return True
@@ -126,10 +147,11 @@ class Runner:
         self._make_topics()
         spark = session.start(self.settings, slots=self._slots(), import_folder=self._app.folder)
         self._groups = Groups(spark, self.settings.access)
-        built = {name: self._build(spark, view) for name, view in self.graph.views.items()}
         try:
-            for name, frame in built.items():
-                self._start_query(self.graph.views[name], frame, once=once)
+            for name, view in self._views.items():
+                self._prepared[name] = self._prepare(spark, view)
+            for prepared in self._prepared.values():
+                self._start_query(prepared, once=once)
         except BaseException:
             self.stop()
             raise
@@ -137,8 +159,13 @@ class Runner:
     def _make_topics(self) -> None:
         streams = [stream.topic for stream in self.graph.streams.values() if stream.pattern is None]
         self._topics.ensure(streams, self.settings.partitions, compact=False)
-        self._topics.ensure(self.graph.views, self.settings.partitions, compact=True)
-        self._topics.ensure(map(result.topic, self.graph.views), 1, compact=True)
+        self._topics.ensure(self._views, self.settings.partitions, compact=True)
+        self._topics.ensure(map(result.topic, self._views), 1, compact=True)
+        self._topics.ensure([time.TICKS], time.TICK_PARTITIONS, compact=False)
+        for view, run in (self._shadows or {}).items():
+            self._topics.ensure(
+                [result.shadow_topic(view, run)], self._topics.partitions()[view], compact=True
+            )
 
     def _slots(self) -> int:
         """Slots that the graph needs, or 0 without real-time views, which take what the master offers.
@@ -147,9 +174,9 @@ class Runner:
         asks for all of them at once and fails if one is taken. So there must be slots for all tasks of the others too: a
         micro-batch may read an input twice.
         """
-        if all(view.latency == "batch" for view in self.graph.views.values()):
+        if all(view.latency == "batch" for view in self._views.values()):
             return 0
-        return sum(self._tasks(view) for view in self.graph.views.values())
+        return sum(self._tasks(view) for view in self._views.values())
 
     def _tasks(self, view: View) -> int:
         known, shards = self._topics.partitions(), self.settings.partitions
@@ -161,40 +188,24 @@ class Runner:
         reads = sum(known.get(topic, 0) for topic in topics)
         return reads + shards if view.latency == "realtime" else 2 * reads + shards
 
-    def _build(self, spark: SparkSession, view: View) -> DataFrame:
-        realtime = view.latency == "realtime"
-        inputs = {
-            parameter: source.stream(spark, self.settings.access, stream, self.graph, realtime=realtime)
-            for parameter, stream in self.graph.inputs(view).items()
-        }
-        with operator.building(self.settings.partitions) as site:
-            frame = query.build(spark, view, inputs)
-        self._operators[view.name] = site.names
-        if site.names and realtime:
-            raise UsageError(
-                f"view {view.name!r} cannot run in real time: it uses {site.names[0][:-1]}",
-                hint="leave out latency='realtime'",
-            )
-        wire.check(frame, view)
-        return plan.name_observations(plan.versioned(frame, view, self.graph) if realtime else frame)
+    def _prepare(self, spark: SparkSession, view: View) -> Prepared:
+        self._checkpoints[view.name] = checkpoint = self._checkpoint(view.name)
+        known = [each for each in self._results(view.name) if each.run == checkpoint.run]
+        shards = len(known[-1].state[PUBLISH]) if known else self.settings.partitions
+        prepared = prepare(spark, self.settings, self.graph, view, shards)
+        if prepared.inputs:
+            shadow = self._shadows and result.shadow_topic(view.name, checkpoint.run)
+            self._topics.ensure([late.topic(shadow or view.name)], self.settings.partitions, compact=True)
+        return prepared
 
-    def _start_query(self, view: View, frame: DataFrame, *, once: bool) -> None:
-        checkpoint = Checkpoint(self._folder(view.name))
+    def _start_query(self, prepared: Prepared, *, once: bool) -> None:
+        view, checkpoint, frame = prepared.view, self._checkpoints[prepared.view.name], prepared.frame
         if view.latency == "realtime" and not once:
+            checkpoint.begin()
             writer = self._realtime_writer(view, frame, checkpoint)
         else:
-            publisher = Publisher(
-                view,
-                checkpoint,
-                self._topics,
-                self._groups,
-                self._invalid,
-                operators=self._operators[view.name],
-                shards=self.settings.partitions,
-                copies=session.copies(self.settings),
-                clock=self._clock,
-            )
-            self._publishers[view.name] = publisher
+            publisher = self._publisher(prepared, checkpoint)
+            checkpoint.begin()
             writer = frame.writeStream.foreachBatch(publisher)
             writer = (
                 writer.trigger(availableNow=True) if once else writer.trigger(processingTime=self._interval())
@@ -217,18 +228,43 @@ class Runner:
         if view.name in self._publishers:
             self._publishers[view.name].attach(self._queries[view.name])
 
+    def _publisher(self, prepared: Prepared, checkpoint: Checkpoint) -> Publisher:
+        name, shadow = prepared.view.name, self._shadows is not None
+        self._publishers[name] = Publisher(
+            prepared,
+            checkpoint,
+            Progress(self._topics, name, checkpoint.run, self._clock, shadow=shadow),
+            groups=self._groups,
+            invalid=self._invalid,
+            late=self._late,
+            copies=session.copies(self.settings),
+            clock=self._clock,
+        )
+        return self._publishers[name]
+
     def _realtime_writer(self, view: View, frame: DataFrame, checkpoint: Checkpoint) -> DataStreamWriter:
         self._settlements[view.name] = Settlement(view, checkpoint, self._groups, self._invalid)
         sql = wire.expressions(frame.schema, view)
-        records = wire.records(frame, sql, view=view.name, run=checkpoint.run(), batch="realtime")
+        records = wire.records(frame, sql, view=view.name, run=checkpoint.run, batch="realtime")
         options = sink_options(self.settings.access, view)
         return records.writeStream.format("kafka").options(**options).trigger(realTime=REALTIME_BATCH)
 
     def _interval(self) -> str:
-        return f"{max(self.settings.trigger_ms, IDLE_MS_PER_VIEW * len(self.graph.views))} milliseconds"
+        return f"{max(self.settings.trigger_ms, IDLE_MS_PER_VIEW * len(self._views))} milliseconds"
 
-    def _folder(self, view: str) -> Path:
-        return session.data(self.settings) / "checkpoints" / view
+    def _checkpoint(self, view: str) -> Checkpoint:
+        """The checkpoint of the run that readers see, or of the one that this runner is to make."""
+        if view in self._checkpoints:
+            return self._checkpoints[view]
+        folder = session.data(self.settings) / "checkpoints" / view
+        if self._shadows is not None:
+            return Checkpoint.of(folder, self._shadows[view])
+        seen = result.current(self._results(view))
+        known = seen is not None and (folder / seen.run).exists()
+        return Checkpoint.of(folder, seen.run if seen is not None and known else None)
+
+    def _results(self, view: str) -> list[result.Result]:
+        return result.results(self._topics, view)
 
     def _finish_batch(self, running: StreamingQuery) -> None:
         """Waits until no batch runs: the current one ends, and the publisher refuses the next."""
@@ -244,6 +280,8 @@ class Runner:
                     self._failure = self._failed(name, running.exception())
                     self._ended.set()
                     return
+                if name in self._publishers:
+                    self._ticks.send(name, self._publishers[name].due_ms)
                 if name in self._settlements:
                     self._settlements[name].settle(session.start(self.settings), running)
 

@@ -31,6 +31,8 @@ FIXED = {
     "spark.scheduler.mode": "FAIR",
     # Closing windows changes no row of a view, so it can wait for the next records.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # Adaptive execution runs stages in threads of its own, which do not hand on what a batch tells its tasks.
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.streaming.stopTimeout": "60s",
     "spark.sql.streaming.stateStore.providerClass": f"{STREAMING}.state.RocksDBStateStoreProvider",

@@ -13,10 +13,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.access import Log, access
 from headwater.graph import Graph, Stream
+from headwater.pipeline import time
 from headwater.pipeline.topics import Positions, pattern
 from headwater.schema import Column, columns
 
-__all__ = ["INVALID", "batch", "invalid", "stream"]
+__all__ = ["INVALID", "batch", "invalid", "late", "stream", "ticks"]
 
 INVALID = "invalid"
 """What the observation of a stream's invalid records begins with, and what their topics end in."""
@@ -41,25 +42,75 @@ CORRUPT = "_corrupt"
 VALID = "_valid"
 
 
-def stream(spark: SparkSession, log: Log, spec: Stream, graph: Graph, *, realtime: bool) -> DataFrame:
-    """The stream's valid events as a streaming DataFrame with watermark."""
+SPARK_DELAY = "100000 days"
+"""Spark's own watermark is moved by the driver (``publish.py``); what Spark works out by itself never gets so far."""
+
+
+def stream(
+    spark: SparkSession,
+    log: Log,
+    spec: Stream,
+    graph: Graph,
+    *,
+    realtime: bool,
+    horizon_us: int | None = None,
+) -> DataFrame:
+    """The stream's valid events as a streaming DataFrame with event time; with a horizon, without those that come later."""
     reader = spark.readStream.format("kafka").options(**READ, **_subscription(log, spec, graph))
     if not realtime:
         reader = reader.option("maxOffsetsPerTrigger", BATCH_RECORDS_MAX).option(
             "kafka.fetch.max.wait.ms", FETCH_WAIT_MS
         )
-    parsed = _parsed(reader.load(), spec, _kept(spec))
-    return _events(parsed.observe(f"{INVALID} {spec.name}", F.count_if(~F.col(VALID)).alias("records")), spec)
+    judged = horizon_us is not None
+    kept = ["topic", "partition"] if judged else _kept(spec)
+    parsed = _parsed(reader.load(), spec, kept)
+    counted = parsed.observe(f"{INVALID} {spec.name}", F.count_if(~F.col(VALID)).alias("records")).where(
+        VALID
+    )
+    if horizon_us is not None:
+        place = F.col("partition") if spec.pattern is None else F.concat_ws("/", "topic", "partition")
+        counted = time.late_split(counted, spec.name, place, spec.time, horizon_us)
+    return _events(counted, spec).withWatermark(spec.time, spec.delay if realtime else SPARK_DELAY)
+
+
+def ticks(spark: SparkSession, log: Log, view: str) -> DataFrame:
+    """The ticks of a view as a stream."""
+    where = {"assign": json.dumps({time.TICKS: [time.tick_partition(view)]})}
+    options = READ | access(log).spark() | where | {"startingOffsets": "latest", "failOnDataLoss": "false"}
+    return spark.readStream.format("kafka").options(**options).load().select("offset")
 
 
 def batch(spark: SparkSession, log: Log, spec: Stream, graph: Graph) -> DataFrame:
     """The same events as an ordinary DataFrame over all that the log holds now."""
     raw = spark.read.format("kafka").options(**READ, **_subscription(log, spec, graph)).load()
-    return _events(_parsed(raw, spec, _kept(spec)), spec)
+    return _events(_parsed(raw, spec, _kept(spec)).where(VALID), spec)
 
 
 def invalid(spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends: Positions) -> DataFrame:
     """The invalid records between two positions, as topic, partition, offset, value."""
+    places = ["topic", "partition", "offset", "value"]
+    return _parsed(_stretch(spark, log, starts, ends), spec, places).where(~F.col(VALID)).select(*places)
+
+
+def late(
+    spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends: Positions, *, before_us: int
+) -> DataFrame:
+    """The valid records between two positions whose time is before another, as topic, partition, offset, value, time_us."""
+    raw = (
+        _stretch(spark, log, starts, ends)
+        .withColumnRenamed("value", "_value")
+        .withColumn("value", F.col("_value"))
+    )
+    time_us = F.unix_micros(_quoted(spec.time))
+    found = (
+        _parsed(raw, spec, ["topic", "partition", "offset", "_value"]).where(VALID).where(time_us < before_us)
+    )
+    value = F.col("_value").cast("string").alias("value")
+    return found.select("topic", "partition", "offset", value, time_us.alias("time_us"))
+
+
+def _stretch(spark: SparkSession, log: Log, starts: Positions, ends: Positions) -> DataFrame:
+    """The records between two positions."""
     options = {
         **access(log).spark(),
         "assign": json.dumps({topic: list(partitions) for topic, partitions in ends.items()}),
@@ -68,9 +119,7 @@ def invalid(spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends
         ),
         "endingOffsets": json.dumps(ends),
     }
-    raw = spark.read.format("kafka").options(**READ | options).load()
-    places = ["topic", "partition", "offset", "value"]
-    return _parsed(raw, spec, places).where(~F.col(VALID)).select(*places)
+    return spark.read.format("kafka").options(**READ | options).load()
 
 
 def _subscription(log: Log, spec: Stream, graph: Graph) -> dict[str, str]:
@@ -82,10 +131,10 @@ def _kept(spec: Stream) -> list[str]:
     return ["topic"] if spec.pattern is not None else []
 
 
-def _events(parsed: DataFrame, spec: Stream) -> DataFrame:
-    names = [column.name for column in columns(spec.type)]
+def _events(valid: DataFrame, spec: Stream) -> DataFrame:
+    names = [_quoted(column.name) for column in columns(spec.type)]
     topic = [F.col("topic").alias("_topic")] if spec.pattern is not None else []
-    return parsed.where(VALID).select(*names, *topic).withWatermark(spec.time, spec.delay)
+    return valid.select(*names, *topic)
 
 
 def _parsed(raw: DataFrame, spec: Stream, kept: list[str]) -> DataFrame:

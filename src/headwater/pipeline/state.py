@@ -12,6 +12,7 @@ import shutil
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
@@ -25,7 +26,7 @@ from headwater.errors import StorageError
 from headwater.pipeline.points import passes
 from headwater.result import Chain, File
 
-__all__ = ["Place", "Shard", "contents"]
+__all__ = ["Place", "Shard", "contents", "names", "remove"]
 
 ROWS_PER_BATCH = 50_000
 CHAIN_FILES_MAX = 16
@@ -71,6 +72,10 @@ class Shard:
     def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The values of those keys that have one; fastest for sorted keys."""
         return self._copy.get(keys)
+
+    def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The entries from one key up to, not with, another, in order; for keys of at most 511 bytes."""
+        return self._copy.between(start, end)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Everything, in the order of the keys."""
@@ -127,6 +132,18 @@ def _batches(place: Place, file: File) -> Iterator[pa.RecordBatch]:
     reader = ipc.open_file(pa.BufferReader(data))
     for number in range(reader.num_record_batches):
         yield reader.get_batch(number)
+
+
+def names(place: Place) -> list[str]:
+    """The names of all files that are there."""
+    system, folder = fs.FileSystem.from_uri(place.files)
+    return [info.base_name for info in system.get_file_info(fs.FileSelector(folder, allow_not_found=True))]
+
+
+def remove(place: Place, name: str) -> None:
+    """Removes a file that nobody needs."""
+    system, folder = fs.FileSystem.from_uri(place.files)
+    system.delete_file(f"{folder}/{name}")
 
 
 REBUILD = "rebuild the view from the log: headwater view reset NAME"
@@ -252,6 +269,12 @@ class _Copy:
             found = {key: transaction.get(_digest(key), db=self._odd) for key in odd}
             pairs = {key: _pair.decode(data)[1] for key, data in found.items() if data}
             return dict(transaction.cursor().getmulti([key for key in keys if key not in found])) | pairs
+
+    def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._environment.begin() as transaction:
+            cursor = transaction.cursor(self._values)
+            if cursor.set_range(start):
+                yield from takewhile(lambda entry: entry[0] < end, cursor)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         with self._environment.begin() as transaction:

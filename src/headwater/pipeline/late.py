@@ -1,0 +1,82 @@
+"""Late: records that came after their time, for ``<view>.late``, each with the watermark that it missed.
+
+They are read from the log once more, by position; the transaction of their batch publishes them, so each is there once.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from headwater.graph import Graph, View
+from headwater.pipeline import source
+from headwater.pipeline.topics import Positions, Topics
+from headwater.result import Result
+from headwater.schema import wire
+
+__all__ = ["LateRecord", "LateRecords", "topic"]
+
+
+class LateRecord(msgspec.Struct, frozen=True):
+    """One late record as its topic holds it."""
+
+    topic: str
+    partition: int
+    offset: int
+    time: str
+    watermark: str
+    reason: str
+    value: str | None
+
+    @property
+    def key(self) -> str:
+        return f"{self.topic}-{self.partition}-{self.offset}"
+
+
+def topic(view: str) -> str:
+    """The topic of a view's late records."""
+    return f"{view}.late"
+
+
+class LateRecords:
+    """Finds the late records of a batch again."""
+
+    def __init__(self, topics: Topics, graph: Graph) -> None:
+        self._topics = topics
+        self._graph = graph
+
+    def read(
+        self,
+        spark: SparkSession,
+        view: View,
+        streams: Iterable[str],
+        starts: Positions,
+        result: Result,
+    ) -> Iterator[LateRecord]:
+        """Those of a batch, in the streams in which it met some."""
+        watermark = result.watermark or 0
+        before_us = watermark - view.late.horizon_us
+        reason = f"it came after the watermark{f' and {view.late.horizon}' if view.late.horizon_us else ''}"
+        for name in sorted(set(streams)):
+            stream = self._graph.streams[name]
+            ends = {
+                each: result.inputs[each]
+                for each in self._topics.of(stream, self._graph)
+                if each in result.inputs
+            }
+            found = source.late(spark, self._topics.log, stream, starts, ends, before_us=before_us)
+            for row in found.toLocalIterator():
+                yield LateRecord(
+                    row.topic,
+                    row.partition,
+                    row.offset,
+                    _iso(row.time_us),
+                    _iso(watermark),
+                    reason,
+                    row.value,
+                )
+
+
+def _iso(time_us: int) -> str:
+    return str(wire(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)))
