@@ -64,7 +64,7 @@ class Shop:
     def records(self, topic: str) -> list[tuple[str, dict, dict]]:
         """All records of a topic, as key, value and headers."""
         return [
-            (record.key().decode(), json.loads(record.value()), dict(record.headers() or []))
+            (record.key().decode(), json.loads(record.value() or b"null"), dict(record.headers() or []))
             for record in self._client.read([topic])
         ]
 
@@ -80,7 +80,9 @@ class Shop:
         """A view's topic as a reader sees it: the newest row of each key; in real time the one with the greatest version."""
         rows: dict[str, dict] = {}
         for key, value, _ in self.records(view):
-            if value.get("_version", 1) > rows.get(key, {}).get("_version", 0) or "_version" not in value:
+            if value is None:
+                rows.pop(key, None)
+            elif value.get("_version", 1) > rows.get(key, {}).get("_version", 0) or "_version" not in value:
                 rows[key] = value
         return {key: {n: v for n, v in row.items() if not n.startswith("_")} for key, row in rows.items()}
 

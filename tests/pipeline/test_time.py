@@ -1,0 +1,228 @@
+"""Time: the watermark for every order of arrival, what is late, and what happens when nothing comes."""
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headwater as hw
+from headwater.client import Client
+from headwater.errors import UsageError
+from headwater.pipeline import time
+from headwater.pipeline.runner import Runner, rows
+from headwater.pipeline.time import NEVER, Input, due_ms, heard, noted, resumed, watermark
+from headwater.result import Heard, results
+from headwater.testing import SettableClock
+from ordershop import Order, Shop
+from servers import wait_until
+
+SECOND = 1_000_000
+ONE = {"s": Input(delay_us=10 * SECOND, idle_us=60 * SECOND)}
+BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
+
+
+def test_the_slowest_partition_decides():
+    known = {"s/0": Heard(500 * SECOND, 1_000), "s/1": Heard(300 * SECOND, 1_000)}
+    assert watermark(ONE, known, 1_000, NEVER) == 290 * SECOND
+
+
+def test_a_silent_partition_holds_nobody_up():
+    known = {"s/0": Heard(500 * SECOND, 100_000), "s/1": Heard(300 * SECOND, 1_000)}
+    assert watermark(ONE, known, 60_000, NEVER) == 290 * SECOND
+    assert watermark(ONE, known, 61_001, NEVER) == 490 * SECOND
+
+
+def test_when_all_are_silent_time_goes_on_by_the_clock():
+    known = {"s/0": Heard(500 * SECOND, 1_000), "s/1": Heard(300 * SECOND, 1_000)}
+    assert watermark(ONE, known, 61_001, NEVER) == 490 * SECOND + 1_000
+    assert watermark(ONE, known, 361_000, NEVER) == 790 * SECOND
+
+
+def test_the_clock_stands_while_the_pipeline_is_down():
+    known = {"s/0": Heard(500 * SECOND, 1_000)}
+    after = resumed(known, at_ms=5_000, now_ms=86_405_000)
+    assert watermark(ONE, after, 86_405_000, NEVER) == 490 * SECOND
+
+
+def test_a_stream_that_was_never_heard_holds_nobody_up():
+    both = ONE | {"other": Input(0, 60 * SECOND)}
+    assert watermark(both, {"s/0": Heard(20 * SECOND, 0)}, 0, NEVER) == 10 * SECOND
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["s/0", "s/1", "t/0"]), st.integers(-100, 100), st.integers(0, 50)), max_size=40
+)
+
+
+@given(steps=steps)
+def test_the_watermark_never_goes_back_and_is_never_ahead_of_an_active_partition(steps):
+    inputs = {"s": Input(10 * SECOND, 60 * SECOND), "t": Input(0, 30 * SECOND)}
+    known, now_ms, reached = {}, 0, NEVER
+    for place, at, wait_s in steps:
+        now_ms += wait_s * 1000
+        known = heard({place: at * SECOND}, known, now_ms)
+        after = watermark(inputs, known, now_ms, reached)
+        assert after >= reached
+        limit = known[place].time_us - inputs[place[0]].delay_us
+        assert after == reached or after <= limit
+        reached = after
+
+
+@given(wait_s=st.integers(0, 1_000), open_s=st.integers(0, 1_000))
+def test_a_tick_comes_just_when_the_watermark_passes(wait_s, open_s):
+    known = {"s/0": Heard(100 * SECOND, 1_000)}
+    at = due_ms(ONE, known, watermark(ONE, known, 1_000, NEVER), open_s * SECOND)
+    assert watermark(ONE, known, max(at, 1_000), NEVER) >= open_s * SECOND
+    if at > 1_000:
+        assert watermark(ONE, known, at - 2, NEVER) < open_s * SECOND + 1_000
+    assert due_ms(ONE, known, wait_s, None) is None
+
+
+def test_exactly_at_the_watermark_is_not_late_and_a_wrong_clock_moves_nothing():
+    moment = time._Moment(watermark=1_000, now_us=0)
+    far = time.FUTURE_US + 1
+    judged = time._judged(
+        "s", pa.array([0, 0, 1, 1, 1]), pa.array([999, 1_000, 5, far, None]), moment, horizon_us=0
+    )
+    assert judged.field("late").to_pylist() == [True, False, True, False, False]
+    assert noted([text for text in judged.field("note").to_pylist() if text]) == {"s/0": 1_000, "s/1": 5}
+    horizon = time._judged("s", pa.array([0, 0]), pa.array([499, 500]), moment, horizon_us=500)
+    assert horizon.field("late").to_pylist() == [True, False]
+    assert len(time._judged("s", pa.array([], pa.int32()), pa.array([], pa.int64()), moment, 0)) == 0
+
+
+# ---- through Spark -------------------------------------------------------------------------------------
+
+
+def order(n: int, minute: float, customer: int = 1) -> Order:
+    return Order(n, customer, "de", 100, BEGIN + timedelta(minutes=minute))
+
+
+def windows(orders):
+    from pyspark.sql import functions as F
+
+    return orders.groupBy(F.window("at", "10 minutes")).agg(F.count("*").alias("n"))
+
+
+def app(shop: Shop, name: str, late: object = None) -> hw.App:
+    declared = hw.App("shop")
+    declared.stream(
+        "orders", Order, key="customer_id", time="at", delay="5 minutes", topic=shop.name("orders")
+    )
+    declared.view(key="window", name=name, late=late)(windows)
+    return declared
+
+
+def counts(shop: Shop, view: str) -> dict[str, int]:
+    return {key[11:16]: row["n"] for key, row in shop.table(view).items()}
+
+
+@pytest.mark.spark
+def test_late_records_land_beside_the_view_once_with_what_they_missed(shop):
+    shop.make("orders")
+    sided, corrected, dropped = (shop.name(name) for name in ("sided", "corrected", "dropped"))
+    apps = [
+        app(shop, sided),
+        app(shop, corrected, hw.correct("1 hour")),
+        app(shop, dropped, hw.drop()),
+    ]
+    for part in (
+        [order(1, 0), order(2, 30)],
+        [order(3, 25), order(4, 24.9), order(5, 60)],  # watermark 09:25: one exactly at it, one before it
+        [order(6, 1), order(7, 56)],  # 09:55, and an hour before that is 08:55
+        [order(8, -56)],
+    ):
+        shop.send(part)
+        for each in apps:
+            Runner(each, shop.settings).once()
+
+    on_time = {"09:00": 1, "09:20": 1, "09:30": 1, "09:50": 1, "10:00": 1}
+    assert counts(shop, sided) == counts(shop, dropped) == on_time
+    assert counts(shop, corrected) == on_time | {"09:00": 2, "09:20": 2}
+    late = [record for _, record, _ in shop.records(f"{sided}.late")]
+    assert sorted((row["time"][11:19], row["watermark"][11:19]) for row in late) == [
+        ("08:04:00", "09:55:00"),
+        ("09:01:00", "09:55:00"),
+        ("09:24:54", "09:25:00"),
+    ]
+    assert [row["time"][11:16] for _, row, _ in shop.records(f"{corrected}.late")] == ["08:04"]
+    assert all(row["topic"] == shop.name("orders") and '"order_id"' in row["value"] for row in late)
+    assert shop.records(f"{dropped}.late") == []
+    client = Client(shop.bootstrap)
+    assert [results(client, view)[-1].late for view in (sided, corrected, dropped)] == [3, 1, 3]
+
+
+@pytest.mark.spark
+def test_a_batch_that_is_repeated_is_judged_as_it_was(shop):
+    """Spark's commit is lost behind a published batch with a late record: what Spark then keeps is what was published."""
+    shop.make("orders")
+    view = shop.name("windows")
+    for part in ([order(1, 0), order(2, 30)], [order(3, 1), order(4, 31)]):
+        shop.send(part)
+        Runner(app(shop, view), shop.settings).once()
+    published = shop.records(view), shop.records(f"{view}.late")
+    for file in (shop.settings.data / "checkpoints" / view).glob("*/commits/*1*"):
+        file.unlink()
+    Runner(app(shop, view), shop.settings).once()
+    assert (shop.records(view), shop.records(f"{view}.late")) == published
+
+    shop.send([order(5, 32)])
+    Runner(app(shop, view), shop.settings).once()
+    assert counts(shop, view) == {"09:00": 1, "09:30": 3}
+
+
+@pytest.mark.spark
+def test_what_takes_records_at_any_time_has_no_late_ones(shop):
+    shop.make("orders")
+    name = shop.name("totals")
+    declared = shop.app()
+    declared.sql(name, "SELECT country, count(*) AS n FROM orders GROUP BY country", key="country")
+    for part in ([order(1, 600)], [order(2, 0)]):
+        shop.send(part)
+        Runner(declared, shop.settings).once()
+    assert shop.table(name)["de"]["n"] == 2
+    assert f"{name}.late" not in Client(shop.bootstrap).partitions()
+
+
+@pytest.mark.spark
+def test_rows_that_do_not_change_leave_the_view_with_no_further_input(shop):
+    shop.make("orders")
+    clock = SettableClock()
+    declared = shop.app()
+    name = shop.name("newest")
+    declared.view(key="customer_id", name=name, forget="1 hour")(lambda orders: orders)
+    runner = Runner(declared, shop.settings, clock)
+    runner.start()
+    try:
+        shop.send([order(1, 0, customer=1), order(2, 0, customer=2)])
+        wait_until(lambda: len(shop.table(name)) == 2, 60, "two rows")
+        clock.advance(3_000)
+        shop.send([order(3, 1, customer=2)])
+        wait_until(lambda: shop.table(name)["2"]["order_id"] == 3, 60, "a newer row")
+        clock.advance(1_000)
+        wait_until(lambda: list(shop.table(name)) == ["2"], 60, "the older row's end")
+        clock.advance(3_600)
+        wait_until(lambda: shop.table(name) == {}, 60, "the newer row's end")
+    finally:
+        runner.stop()
+    assert results(Client(shop.bootstrap), name)[-1].opens == {"publish": [None, None]}
+
+
+@pytest.mark.parametrize("late", ["1 day", hw.correct("a while")])
+def test_a_wrong_policy_is_refused(late):
+    declared = hw.App("shop")
+    declared.stream("orders", Order, key="customer_id", time="at")
+    declared.view(key="window", name="v", late=late)(windows)
+    with pytest.raises(UsageError, match=r"late is wrong.*hw\.side"):
+        declared.graph()
+
+
+@pytest.mark.spark
+def test_batch_takes_late_records_too(shop):
+    """Nothing is late for a batch: all of the log is there."""
+    shop.make("orders")
+    name = shop.name("w")
+    shop.send([order(1, 0), order(2, 600), order(3, 0)])
+    assert [row["n"] for row in rows(app(shop, name), shop.settings)[name].values()] == [2, 1]
