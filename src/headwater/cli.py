@@ -234,6 +234,27 @@ def view_reset(name: Annotated[str, typer.Argument(help="The view.", show_defaul
 
 
 @view.command(
+    "rebuild",
+    epilog=_examples(
+        "headwater view rebuild revenue shop.py", "headwater view rebuild revenue shop.py --back"
+    ),
+)
+def view_rebuild(
+    name: Annotated[str, typer.Argument(help="The view.", show_default=False)],
+    app: Annotated[str, typer.Argument(help="The application file.", show_default=False)],
+    *,
+    back: Annotated[bool, typer.Option("--back", help="Go back to the run before the last rebuild.")] = False,
+) -> None:
+    """Make a view anew from the log beside the old one, then swap: readers see neither a gap nor a step back."""
+    from headwater.app import App
+    from headwater.pipeline.rebuild import Rebuild
+
+    rebuild = Rebuild(App.load(app), load(), name)
+    swapped = (rebuild.back if back else rebuild.run)(lambda text: typer.echo(f"{name}: {text}", err=True))
+    typer.echo(f"view {name} is run {swapped.run} now; {swapped.changed:,} rows differed")
+
+
+@view.command(
     "rows",
     epilog=_examples(
         "headwater view rows revenue --json",

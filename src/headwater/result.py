@@ -63,6 +63,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed: int = 0
     """Records that it published."""
     state: Chains = {}
+    generation: int = 0
+    """Grows when its files were made anew: copies of another generation are worth nothing."""
     shadow: bool = False
     """A run that is still catching up, beside the one that readers see: its records are in ``<view>.<run>.shadow``."""
     definition: str = ""

@@ -101,9 +101,9 @@ def order(n: int, minute: float, customer: int = 1) -> Order:
 
 
 def windows(orders):
-    from pyspark.sql import functions as F
+    from pyspark.sql.functions import count, window
 
-    return orders.groupBy(F.window("at", "10 minutes")).agg(F.count("*").alias("n"))
+    return orders.groupBy(window("at", "10 minutes")).agg(count("*").alias("n"))
 
 
 def app(shop: Shop, name: str, late: object = None) -> hw.App:

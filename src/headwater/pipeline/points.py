@@ -8,7 +8,7 @@ import os
 import signal
 from pathlib import Path
 
-__all__ = ["POINTS", "passes"]
+__all__ = ["POINTS", "SWAP_POINTS", "passes"]
 
 POINTS = (
     "batch begins",
@@ -25,6 +25,16 @@ POINTS = (
     "batch ends",
 )
 """In the order in which a batch meets them; the state's ones in Spark's Python workers, the others in the driver."""
+
+SWAP_POINTS = (
+    "old run is fenced",
+    "swap files are written",
+    "transaction begun",
+    "half is produced",
+    "before commit",
+    "after commit",
+)
+"""Those of a swap, in the process that rebuilds."""
 
 
 def passes(point: str) -> None:

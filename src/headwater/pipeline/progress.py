@@ -63,6 +63,11 @@ class Progress:
 
         Raises UsageError, saying what disagrees, when log and checkpoint cannot be of one history.
         """
+        newest = self.take_over()
+        self._check(self.last if self.shadow else newest, reached)
+
+    def take_over(self) -> Result | None:
+        """Ends whoever else publishes for the run; the newest result that readers see, of whatever run."""
         settings: dict[str, Any] = SETTINGS | {"transactional.id": f"headwater/{self._view}/{self.run}"}
         self._producer = producer(self._client.log, **settings)
         self._call(lambda: self._producer.init_transactions(INIT_SECONDS_MAX))
@@ -70,7 +75,7 @@ class Progress:
         self._ends = self._client.open_ends(self._topic, self.partitions)
         found = results(self._client, self._view)
         self.results = {result.batch: result for result in found if result.run == self.run}
-        self._check(self.last if self.shadow else current(found), reached)
+        return current(found)
 
     def _check(self, newest: Result | None, reached: int) -> None:
         what = f"view {self._view!r} cannot go on"

@@ -11,7 +11,7 @@ its result already is run and thrown away, since Spark's own state must move on.
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,9 @@ class Publisher:
         self._late = late
         self._clock = clock
         self._progress = progress
-        self._places = places(checkpoint, copies, prepared.timed)
         self._progress.open(checkpoint.last())
         self._last = self._known()
+        self._places = places(checkpoint, copies, prepared.timed, self._last.generation)
         self._heard = time.resumed(self._last.heard, self._last.at_ms, clock.now_ms())
         self._needed: deque[set[tuple[str, str]]] = deque(maxlen=VERSIONS_KEPT)
         self._forget_strays()
@@ -158,9 +158,9 @@ class Publisher:
     def _known(self) -> Result:
         """The last result, if it is of the same operators and shards."""
         last, shards = self._progress.last, self._prepared.shards
-        wants = dict.fromkeys(self._places, shards)
+        wants = dict.fromkeys(self._prepared.timed, shards)
         if last is None:
-            empty: Chains = {name: [()] * shards for name in self._places}
+            empty: Chains = {name: [()] * shards for name in wants}
             return Result(run="", batch=-1, inputs={}, partitions=0, state=empty)
         had = {name: len(chains) for name, chains in last.state.items()}
         if had != wants:
@@ -203,6 +203,7 @@ class Publisher:
         return Result(
             run=self._progress.run,
             batch=batch,
+            generation=before.generation,
             inputs=self._checkpoint.ends(batch),
             partitions=self._progress.partitions,
             state=state,
@@ -294,9 +295,14 @@ class Publisher:
             remove(self._places[operator], name)
 
 
-def places(checkpoint: Checkpoint, copies: Path, operators: Any) -> dict[str, Place]:
+def places(
+    checkpoint: Checkpoint, copies: Path, operators: Iterable[str], generation: int
+) -> dict[str, Place]:
     """Where the state of each operator of a run is."""
     return {
-        name: Place(str(checkpoint.folder / "shards" / name), str(copies / checkpoint.run / name))
+        name: Place(
+            str(checkpoint.folder / "shards" / name),
+            str(copies / checkpoint.run / str(generation) / name),
+        )
         for name in operators
     }

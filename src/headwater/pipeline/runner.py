@@ -5,7 +5,7 @@ nothing; the interval grows with the number of views, so that many idle ones sta
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -38,6 +38,9 @@ IDLE_MS_PER_VIEW = 50
 """Looking for records costs about 4 ms of a core: twenty views that look every second take 8 % of one."""
 REALTIME_BATCH = "5 seconds"
 WATCH_SECONDS = 0.5
+LOOK_SECONDS = 1
+FOLLOW_SECONDS_MAX = 60.0
+"""How long a swap takes at most, from the fence to the result that shows it."""
 STOP_SECONDS_MAX = 60.0
 TWO_DRIVERS = "Multiple streaming "
 """Queries or jobs: what Spark's messages say when it meets another driver's files in a checkpoint."""
@@ -76,6 +79,7 @@ class Runner:
         self._checkpoints: dict[str, Checkpoint] = {}
         self._publishers: dict[str, Publisher] = {}
         self._settlements: dict[str, Settlement] = {}
+        self._fenced: dict[str, float] = {}
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._failure: HeadwaterError | None = None
@@ -86,12 +90,13 @@ class Runner:
         self._launch(once=False)
         self._watch.start()
 
-    def once(self) -> None:
-        """Takes what the log holds now, publishes it and ends; real-time views run as batches here."""
+    def once(self, look: Callable[[], None] = lambda: None) -> None:
+        """Takes what the log holds now, publishes it and ends; real-time views run as batches here. Calls ``look`` meanwhile."""
         self._launch(once=True)
         for name, running in self._queries.items():
             try:
-                running.awaitTermination()
+                while not running.awaitTermination(LOOK_SECONDS):
+                    look()
             except PySparkException as error:
                 failure = self._failed(name, error)
                 self.stop()
@@ -273,17 +278,44 @@ class Runner:
             self._ended.wait(0.02)
 
     def _watching(self) -> None:
-        """Until the end: notices a query that has failed, and settles what real-time queries have read."""
+        """Until the end: notices a query that has failed, sends ticks, and settles what real-time queries have read."""
         while not self._stopping.wait(WATCH_SECONDS):
-            for name, running in self._queries.items():
-                if not running.isActive and not self._stopping.is_set():
-                    self._failure = self._failed(name, running.exception())
+            for name, running in list(self._queries.items()):
+                if not running.isActive and not self._stopping.is_set() and not self._followed(name):
                     self._ended.set()
                     return
                 if name in self._publishers:
                     self._ticks.send(name, self._publishers[name].due_ms)
                 if name in self._settlements:
                     self._settlements[name].settle(session.start(self.settings), running)
+
+    def _followed(self, name: str) -> bool:
+        """After a query has ended: whether it may rest, since a rebuild is taking its place, or goes on already with the new run."""
+        failure = self._failed(name, self._queries[name].exception())
+        try:
+            if isinstance(failure, Fenced) and self._follow(name):
+                return True
+        except HeadwaterError as error:
+            failure = error
+        self._failure = failure
+        return False
+
+    def _follow(self, name: str) -> bool:
+        fenced = self._fenced.setdefault(name, self._clock.monotonic())
+        seen = result.current(self._results(name))
+        if seen is None or seen.run == self._checkpoints[name].run:
+            return self._clock.monotonic() < fenced + FOLLOW_SECONDS_MAX
+        if seen.definition != self._prepared[name].definition:
+            raise UsageError(
+                f"view {name!r} was rebuilt by another version of the application",
+                hint="start that version; this one ends",
+            )
+        self._publishers.pop(name).close()
+        self._checkpoints.pop(name)
+        self._fenced.pop(name)
+        self._prepared[name] = self._prepare(session.start(self.settings), self._views[name])
+        self._start_query(self._prepared[name], once=False)
+        return True
 
     def _failed(self, name: str, error: Exception | None) -> HeadwaterError:
         publisher = self._publishers.get(name)

@@ -26,7 +26,7 @@ from headwater.errors import StorageError
 from headwater.pipeline.points import passes
 from headwater.result import Chain, File
 
-__all__ = ["Place", "Shard", "contents", "names", "remove"]
+__all__ = ["Place", "Shard", "contents", "names", "remove", "whole_file"]
 
 ROWS_PER_BATCH = 50_000
 CHAIN_FILES_MAX = 16
@@ -132,6 +132,11 @@ def _batches(place: Place, file: File) -> Iterator[pa.RecordBatch]:
     reader = ipc.open_file(pa.BufferReader(data))
     for number in range(reader.num_record_batches):
         yield reader.get_batch(number)
+
+
+def whole_file(place: Place, name: str, version: int, items: Iterable[tuple[bytes, bytes]]) -> File:
+    """Writes the whole state of a shard at a version, synced."""
+    return _write(place, name, version, items, whole=True)
 
 
 def names(place: Place) -> list[str]:

@@ -1,0 +1,165 @@
+"""Rebuild: a view is made anew from the log beside the one that readers see, and takes its place in one transaction.
+
+    shadow   the new run, a checkpoint of its own, publishes to ``<view>.<run>.shadow`` until it has read what the old one has
+    fence    the old run's transactional id is taken over: its driver can publish nothing more, and what it has read stands
+    swap     one transaction holds a change for each key whose row differs or is gone, and the new run's first result that readers see
+
+Until the transaction the old run is the view, after it the new one: readers see neither a gap nor a step back. The old run's
+checkpoint is kept, and swapping back is the same act.
+"""
+
+import shutil
+import uuid
+from collections.abc import Callable
+
+import msgspec
+
+from headwater import result
+from headwater.app import App
+from headwater.clock import Clock, SystemClock
+from headwater.config import Settings
+from headwater.errors import UsageError
+from headwater.graph import View
+from headwater.operate import topic
+from headwater.pipeline import late, session
+from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.differing import PUBLISH
+from headwater.pipeline.points import passes
+from headwater.pipeline.progress import Progress
+from headwater.pipeline.publish import places
+from headwater.pipeline.published import Published, differences, taken_over
+from headwater.pipeline.runner import Runner
+from headwater.pipeline.state import Place, whole_file
+from headwater.pipeline.topics import Topics, behind
+from headwater.result import Chain, Result
+
+__all__ = ["Rebuild"]
+
+
+class Rebuild:
+    """One rebuild of one view. Whatever ends it, it can be begun again and goes on where it was."""
+
+    def __init__(self, app: App, settings: Settings, view: str, clock: Clock | None = None) -> None:
+        graph = app.graph()
+        if view not in graph.views:
+            raise UsageError(f"unknown view {view!r}", expected=", ".join(graph.views))
+        if graph.views[view].latency == "realtime":
+            raise UsageError(f"view {view!r} runs in real time and cannot be rebuilt beside itself")
+        self._app = app
+        self._settings = settings
+        self._view: View = graph.views[view]
+        self._clock = clock or SystemClock()
+        self._topics = Topics(settings.access)
+        self._folder = session.data(settings) / "checkpoints" / view
+
+    def run(self, say: Callable[[str], None] = lambda _: None) -> Result:
+        """Makes the view anew, or goes on with a rebuild that was interrupted, and swaps."""
+        return self._make(self._unfinished() or str(uuid.uuid4()), say)
+
+    def back(self, say: Callable[[str], None] = lambda _: None) -> Result:
+        """Lets the run before this one catch up, and swaps to it."""
+        seen = self._seen()
+        shown = [each.run for each in reversed(self._results()) if not each.shadow and each.run != seen.run]
+        kept = next((run for run in shown if (self._folder / run).exists()), None)
+        if kept is None:
+            raise UsageError(f"view {self._view.name!r} has no earlier run to go back to")
+        return self._make(kept, say)
+
+    def _make(self, run: str, say: Callable[[str], None]) -> Result:
+        self._seen()
+        try:
+            while True:
+                self._catch_up(run, say)
+                swapped = self._swap(run)
+                if swapped is not None:
+                    break
+            say(f"{swapped.changed:,} rows differed")
+        finally:
+            self._topics.close()
+        self._clean(run)
+        return swapped
+
+    def _catch_up(self, run: str, say: Callable[[str], None]) -> None:
+        ends = self._topics.ends(self._seen().inputs)
+        runner = Runner(self._app, self._settings, self._clock, shadows={self._view.name: run})
+        total = behind({}, ends)
+
+        def look() -> None:
+            left = behind(runner.positions()[self._view.name], ends)
+            say(f"{total - left:,} of {total:,} records")
+
+        runner.once(look)
+
+    # ---- the swap --------------------------------------------------------------------------------------
+
+    def _swap(self, run: str) -> Result | None:
+        """Puts a run in the place of the one that readers see; None when that one has read more meanwhile."""
+        old = self._seen()
+        progress = Progress(self._topics, self._view.name, old.run, self._clock)
+        before = progress.take_over()
+        try:
+            passes("old run is fenced")
+            after = self._last(run)
+            if before is None or before.run != old.run or behind(after.inputs, before.inputs):
+                return None
+            swapped = self._made(before, after)
+            passes("swap files are written")
+            return progress.publish(swapped, differences(self._published(before), self._published(after)))
+        finally:
+            progress.close()
+
+    def _made(self, before: Result, after: Result) -> Result:
+        """The new run's result as readers will see it: its rows with the revisions that go on from the published ones."""
+        old, new = self._published(before), self._published(after)
+        place, attempt = self._place(after), uuid.uuid4().hex[:12]
+        chains: list[Chain] = []
+        for shard in new.shards:
+            name = f"{shard.number}-{after.batch}-{attempt}.swap"
+            chains.append((whole_file(place, name, after.batch, taken_over(new, shard, old)),))
+        state = {**after.state, PUBLISH: chains}
+        return msgspec.structs.replace(after, shadow=False, generation=after.generation + 1, state=state)
+
+    def _published(self, of: Result) -> Published:
+        return Published(self._place(of), of.state[PUBLISH], forgetting=self._view.forget is not None)
+
+    def _place(self, of: Result) -> Place:
+        checkpoint = Checkpoint(self._folder / of.run)
+        return places(checkpoint, session.copies(self._settings), [PUBLISH], of.generation)[PUBLISH]
+
+    # ---- runs ------------------------------------------------------------------------------------------
+
+    def _results(self) -> list[Result]:
+        return result.results(self._topics, self._view.name)
+
+    def _seen(self) -> Result:
+        seen = result.current(self._results())
+        if seen is None:
+            raise UsageError(
+                f"view {self._view.name!r} has no results to be rebuilt", hint="start it: headwater run APP"
+            )
+        return seen
+
+    def _last(self, run: str) -> Result:
+        found = [each for each in self._results() if each.run == run]
+        if not found:
+            raise UsageError(f"view {self._view.name!r} cannot be rebuilt: its streams are empty")
+        return found[-1]
+
+    def _unfinished(self) -> str | None:
+        """A run that readers have never seen, and whose checkpoint is here."""
+        found = self._results()
+        shown = {each.run for each in found if not each.shadow}
+        hidden = [each.run for each in found if each.run not in shown and (self._folder / each.run).exists()]
+        return hidden[-1] if hidden else None
+
+    def _clean(self, run: str) -> None:
+        """Removes the shadow's topics, and the checkpoints of all runs but the one that readers see and the one before it."""
+        known = Topics(self._settings.access).partitions()
+        shadow = result.shadow_topic(self._view.name, run)
+        for name in (shadow, late.topic(shadow)):
+            if name in known:
+                topic.delete(self._settings.access, name)
+        order = list(dict.fromkeys(each.run for each in reversed(self._results())))
+        for folder in self._folder.iterdir():
+            if folder.name not in order[:2]:
+                shutil.rmtree(folder, ignore_errors=True)
