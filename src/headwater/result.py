@@ -55,7 +55,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run: str
     batch: int
     inputs: dict[str, dict[int, int]]
-    """Up to where the batch has read, by topic and partition."""
+    """Up to where the batch has read, by topic and partition; of a topic that it reads twice, the smaller one."""
     outputs: dict[int, int] = {}
     """Up to where a reader of the view has to read to have seen it, by partition."""
     partitions: int

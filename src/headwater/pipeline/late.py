@@ -49,22 +49,19 @@ class LateRecords:
     def read(
         self,
         spark: SparkSession,
+        result: Result,
         view: View,
         streams: Iterable[str],
-        starts: Positions,
-        result: Result,
+        stretch: tuple[Positions, Positions],
     ) -> Iterator[LateRecord]:
-        """Those of a batch, in the streams in which it met some."""
+        """Those of a batch, in the streams in which it met some; ``stretch`` is what it has read, from and up to."""
+        starts, read = stretch
         watermark = result.watermark or 0
         before_us = watermark - view.late.horizon_us
         reason = f"it came after the watermark{f' and {view.late.horizon}' if view.late.horizon_us else ''}"
         for name in sorted(set(streams)):
             stream = self._graph.streams[name]
-            ends = {
-                each: result.inputs[each]
-                for each in self._topics.of(stream, self._graph)
-                if each in result.inputs
-            }
+            ends = {each: read[each] for each in self._topics.of(stream, self._graph) if each in read}
             found = source.late(spark, self._topics.log, stream, starts, ends, before_us=before_us)
             for row in found.toLocalIterator():
                 yield LateRecord(

@@ -137,6 +137,9 @@ class Progress:
             self._producer.produce(topic(self._view), msgspec.json.encode(result), key)
             passes("before commit")
             self._commit()
+        except KafkaException as error:
+            self._abort()
+            raise self._failed(error.args[0]) from error
         except BaseException:
             self._abort()
             raise

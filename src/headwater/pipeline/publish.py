@@ -129,7 +129,7 @@ class Publisher:
 
     def _take(self, rows: DataFrame, batch: int) -> None:
         passes("batch begins")
-        if self._progress.repeated(batch, self._checkpoint.ends(batch)):
+        if self._progress.repeated(batch, self._checkpoint.reached(batch)):
             logger.info("view %s: batch %d is published already", self._view.name, batch)
             self._repeat(rows, batch)
             return
@@ -204,7 +204,7 @@ class Publisher:
             run=self._progress.run,
             batch=batch,
             generation=before.generation,
-            inputs=self._checkpoint.ends(batch),
+            inputs=self._checkpoint.reached(batch),
             partitions=self._progress.partitions,
             state=state,
             shadow=self._progress.shadow,
@@ -220,13 +220,13 @@ class Publisher:
     def _late_rows(self, rows: DataFrame, batch: int, result: Result) -> Iterator[LateRecord]:
         """What a batch has met beside its rows: invalid records are published, late ones are given back to be."""
         counts = {name: int(row.getLong(0)) for name, row in self._observed(source.INVALID, whole_name=True)}
-        starts = self._checkpoint.starts(batch)
+        starts, ends = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
         if any(counts.values()):
-            self._invalid.publish(rows.sparkSession, self._view, counts, starts, result.inputs)
+            self._invalid.publish(rows.sparkSession, self._view, counts, starts, ends)
         if result.late == self._last.late or self._view.late.policy == "drop" or result.watermark is None:
             return iter(())
         streams = {name for name, row in self._observed(time.HEARD) if row.getLong(1)}
-        return self._late.read(rows.sparkSession, self._view, streams, starts, result)
+        return self._late.read(rows.sparkSession, result, self._view, streams, (starts, ends))
 
     def _changes(self, chains: list[Chain], batch: int) -> Iterator[tuple[bytes, bytes | None]]:
         for chain in chains:

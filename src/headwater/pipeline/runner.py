@@ -217,7 +217,7 @@ class Runner:
             )
         writer = (
             writer.outputMode("update")
-            .queryName(view.name)
+            .queryName(view.name if self._shadows is None else f"{view.name}.shadow")
             .option("checkpointLocation", str(checkpoint.folder))
         )
         context = frame.sparkSession.sparkContext
