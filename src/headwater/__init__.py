@@ -10,23 +10,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater.app import App
-    from headwater.errors import HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
+    from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
     from headwater.operators import count, latest
+    from headwater.position import Position
     from headwater.schema import Event
+    from headwater.write import Writer
 
 __all__ = [
     "App",
+    "Behind",
     "Event",
     "HeadwaterError",
     "MachineError",
+    "Position",
     "ProtocolError",
     "StorageError",
     "UsageError",
+    "Writer",
     "count",
     "latest",
 ]
 
-_HOMES = {"App": "app", "Event": "schema", "count": "operators", "latest": "operators"}
+_HOMES = {
+    "App": "app",
+    "Event": "schema",
+    "Position": "position",
+    "Writer": "write",
+    "count": "operators",
+    "latest": "operators",
+}
 
 
 def __getattr__(name: str) -> Any:
