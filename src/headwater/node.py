@@ -27,7 +27,7 @@ from headwater.errors import MachineError
 from headwater.graph import Graph
 from headwater.sink import Delivery
 from headwater.supervisor import Part, Supervisor
-from headwater.view import Hub, Info, ViewInfo, build
+from headwater.view import Hub, Info, Reach, ViewInfo, build
 
 __all__ = ["Node", "command", "ensure_free", "serve_console"]
 
@@ -122,10 +122,10 @@ class Node:
 def serve_console(settings: Settings, info: Info) -> None:
     """View tables, HTTP and live pages in this process, until SIGTERM or SIGINT; raises what ended the delivery."""
     port = ensure_free(settings.host, settings.console_port, "console_port")
-    hub = Hub()
+    hub, reach = Hub(), Reach(settings.access)
     failures: list[Exception] = []
     config = uvicorn.Config(
-        build(settings.views, hub, lambda: info),
+        build(settings.views, hub, reach, lambda: info),
         host=settings.host,
         port=port,
         log_level="warning",
@@ -144,6 +144,7 @@ def serve_console(settings: Settings, info: Info) -> None:
         server.run()
     finally:
         delivery.stop()
+        reach.close()
     for error in failures:
         raise error
 

@@ -105,9 +105,9 @@ class History(msgspec.Struct, frozen=True):
         return Behind(what, got=str(here), expected=str(position), hint="is its pipeline running?")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Following:
-    """How a topic of results is read."""
+    """How a topic of results is read, from the time it is asked for until it is forgotten."""
 
     begun: int
     """From which offset on."""
@@ -121,18 +121,27 @@ class _Following:
 class Follower:
     """Reads the results of views as they come, with one consumer. Give it back with `close`, or use ``with``.
 
-    `follow`, `covering` and `behind` may be called by any thread, `poll` and `wait` by one at a time. A view's topic of results is
+    `follow`, `covering` and `behind` may be called by any thread, `poll` and `wait` by one at a time: the consumer is theirs. A view's topic of results is
     read from shortly before its end, and only from its start if no result is found there.
     """
 
-    def __init__(self, log: Log | Settings | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        log: Log | Settings | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        """``timeout_s`` is how long the log may take to answer."""
         found = load() if log is None else log
-        self._client = Client(found.access if isinstance(found, Settings) else found)
+        self._client = Client(found.access if isinstance(found, Settings) else found, timeout_s=timeout_s)
         self._clock = clock or SystemClock()
         self._consumer = consumer(self._client.log, **SETTINGS)
         self._lock = threading.Lock()
         self._histories: dict[str, History] = {}
         self._following: dict[str, _Following] = {}
+        self._assigned: dict[str, _Following] = {}
+        """What the consumer reads; `poll` makes it what is followed."""
 
     def __enter__(self) -> Self:
         return self
@@ -159,8 +168,7 @@ class Follower:
                     f"there is no view {view!r} with results", hint="is its name right, and was it started?"
                 )
             if view not in self._following:
-                acquaint(self._consumer)
-                self._begin(view, max(end - TAIL_OFFSETS, 0))
+                self._following[view] = _Following(max(end - TAIL_OFFSETS, 0))
             self._following[view].checked = self._clock.monotonic()
 
     def covering(self, view: str, position: Position) -> Position | None:
@@ -172,6 +180,7 @@ class Follower:
 
     def poll(self, seconds: float) -> bool:
         """Reads what has come, or waits for it so long; true when there are new results."""
+        self._assign()
         first = self._consumer.poll(seconds)
         if first is None:
             return False
@@ -197,24 +206,34 @@ class Follower:
     def _history(self, view: str) -> History:
         return self._histories.get(view, History(view))
 
-    def _begin(self, view: str, offset: int) -> None:
-        self._following[view] = _Following(offset)
-        self._consumer.incremental_assign([TopicPartition(topic(view), 0, offset or OFFSET_BEGINNING)])
-
     def _forget(self, view: str) -> None:
         del self._following[view]
         self._histories.pop(view, None)
-        self._consumer.incremental_unassign([TopicPartition(topic(view), 0)])
+
+    def _assign(self) -> None:
+        with self._lock:
+            wanted = dict(self._following)
+        gone = [view for view, reading in self._assigned.items() if wanted.get(view) is not reading]
+        for view in gone:
+            del self._assigned[view]
+            self._consumer.incremental_unassign([TopicPartition(topic(view), 0)])
+        new = wanted.keys() - self._assigned.keys()
+        if new:
+            acquaint(self._consumer)
+        for view in new:
+            begun = wanted[view].begun or OFFSET_BEGINNING
+            self._consumer.incremental_assign([TopicPartition(topic(view), 0, begun)])
+            self._assigned[view] = wanted[view]
 
     def _take(self, messages: Iterable[Any]) -> bool:
         news = False
         with self._lock:
-            views = {topic(view): view for view in self._following}
+            views = {topic(view): view for view in self._assigned}
             for message in messages:
                 view = views.get(message.topic())
                 if message.error() is not None:
                     self._note(view, message.error())
-                elif view in self._following:
+                elif view is not None and self._assigned[view] is self._following.get(view):
                     self._following[view].read = message.offset() + 1
                     self._histories[view] = self._history(view).then(_decode(message.value()))
                     news = True
@@ -224,12 +243,11 @@ class Follower:
         """Acts on what the consumer reports of a view; the client itself retries what it can."""
         if error.fatal():
             raise MachineError(f"reading the log failed: {error.str()}")
-        if view is None or view not in self._following:
+        if view is None or self._assigned[view] is not self._following.get(view):
             return
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  the client's public name for it
             if self._following[view].begun and not self._history(view).results:
-                self._forget(view)
-                self._begin(view, 0)
+                self._following[view] = _Following(0)
             else:
                 self._following[view].ended = True
         elif error.name() in (*GONE, "_AUTO_OFFSET_RESET"):  # deleted, and perhaps made again
