@@ -28,7 +28,7 @@ def test_what_was_sent_is_in_the_view_when_the_wait_ends(shop, tmp_path):
     delivery.start()
     try:
         with hw.Writer(shop.settings) as writer, Follower(shop.settings) as follower:
-            for n in range(10):
+            for n in range(5):
                 written = writer.send(stream, orders(5, start=5 * n))
                 made = follower.wait(view, written, timeout=60)
 
