@@ -1,5 +1,6 @@
 """Waiting for a view: never before it has taken in what was written, and with a clear word when it has not."""
 
+import signal
 import threading
 import time
 import uuid
@@ -13,6 +14,7 @@ from headwater.errors import Behind, UsageError
 from headwater.position import Position
 from headwater.result import topic
 from headwater.wait import Follower, History, Mark, wait
+from headwater.write import Writer
 from results import Driver
 from servers import both_logs, wait_until
 
@@ -186,3 +188,30 @@ def test_a_view_that_is_made_anew_is_followed_anew(bootstrap, view, driver):
         follower.wait(view, at(orders={0: 2}))
         with pytest.raises(Behind, match="orders:0=2;"):
             follower.wait(view, at(orders={0: 3}), 0)
+
+
+def test_a_wait_outlives_a_log_that_is_killed_and_started_again(own_broker, view):
+    log = own_broker.bootstrap
+    Driver(log, view).publish({"orders": {0: 1}})
+    found = []
+    with Follower(log) as follower:
+        follower.wait(view, at(orders={0: 1}))
+        waiting = threading.Thread(
+            target=lambda: found.append(follower.wait(view, at(orders={0: 2}), timeout=60))
+        )
+        waiting.start()
+        own_broker.end(signal.SIGKILL)
+        own_broker.start()
+        Driver(log, view).publish({"orders": {0: 2}}, {"de": b"{}"})
+        waiting.join(60)
+    assert found == [Position({view: {0: 1}})]
+
+
+def test_a_log_with_tls_and_users_is_written_to_and_waited_for_by_its_settings(guarded_broker, view):
+    _, settings = guarded_broker
+    Client(settings.access).ensure_topics(["orders"], 1)
+    with Writer(settings) as writer:
+        written = writer.send("orders", b"an order")
+    Driver(settings.access, view).publish({"orders": {0: 1}}, {"de": b"{}"})
+
+    assert wait(view, written, log=settings) == Position({view: {0: 1}})
