@@ -131,7 +131,7 @@ def serve_console(settings: Settings, info: Info) -> None:
         log_level="warning",
         timeout_graceful_shutdown=CONSOLE_GRACE_S,
     )
-    server = _ConsoleServer(config, hub)
+    server = _ConsoleServer(config, hub, reach)
 
     def on_failure(error: Exception) -> None:
         failures.append(error)
@@ -150,15 +150,17 @@ def serve_console(settings: Settings, info: Info) -> None:
 
 
 class _ConsoleServer(uvicorn.Server):
-    """Lets the readers of live pages go before it waits for their connections to end."""
+    """Lets the readers of live pages and those who wait go, before it waits for their connections to end."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+    def __init__(self, config: uvicorn.Config, hub: Hub, reach: Reach) -> None:
         super().__init__(config)
         self._hub = hub
+        self._reach = reach
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # In a thread: this runs inside a signal handler, and the hub's lock may be held below it.
-        threading.Thread(target=self._hub.close, daemon=True).start()
+        for close in (self._hub.close, self._reach.close):
+            threading.Thread(target=close, daemon=True).start()
         super().handle_exit(sig, frame)
 
 

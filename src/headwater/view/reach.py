@@ -53,7 +53,7 @@ class Reach:
                 found = follower.covering(view, position)
                 if found is not None:
                     return found
-                if not await signal.wait():
+                if not await signal.wait() or self._stopping.is_set():
                     follower = await self._follow(view)
         finally:
             with self._lock:
@@ -67,8 +67,9 @@ class Reach:
         return follower.behind(view, position, seconds)
 
     def close(self) -> None:
-        """Ends the thread; requests that wait get an error when they next look."""
+        """Ends the thread; requests that wait get an error."""
         self._stopping.set()
+        self._wake()
         self._asking.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             thread = self._thread
