@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headwater.cli import main
+from results import Driver
 from servers import both_logs
 
 pytestmark = both_logs
@@ -82,6 +83,28 @@ def test_a_line_without_a_key_is_refused_by_its_number(headwater, topic):
     assert "line 2 has no ':'" in headwater(
         "produce", topic, "--key-separator", ":", text="a:1\nb\n", fails=True
     )
+
+
+def test_produce_tells_the_position_and_wait_ends_when_the_view_has_come_so_far(headwater, bootstrap, topic):
+    headwater("topic", "create", topic)
+    assert headwater("produce", topic, text="a\n") == ""  # nothing that would break a pipe
+    position = headwater("produce", topic, "--position", text="b\nc\n").strip()
+    assert position == f"0~{topic}:0=3"
+    assert json.loads(headwater("produce", topic, "--json", text="d\n")) == {
+        "records": 1,
+        "position": f"0~{topic}:0=4",
+        "offsets": {topic: {"0": 4}},
+    }
+
+    view = f"{topic}-view"
+    waiting = ("wait", view, "--at-least", position, "--timeout", "0.2")
+    assert f"there is no view '{view}' with results" in headwater(*waiting, fails=True)
+    driver = Driver(bootstrap, view)
+    driver.publish({topic: {0: 1}}, {"k": b"{}"})
+    assert f"got 0~{topic}:0=1; expected {position}" in headwater(*waiting, fails=True)
+    driver.publish({topic: {0: 3}}, {"k": b"{}"})
+    assert headwater(*waiting) == f"0~{view}:0={driver.outputs[0]}\n"
+    assert "this is not a position" in headwater("wait", view, "--at-least", "soon", fails=True)
 
 
 def test_a_stretch_of_a_topic_is_replayed_with_keys_headers_and_times(headwater, bootstrap, topic):

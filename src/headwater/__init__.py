@@ -10,19 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwater.app import App
-    from headwater.errors import HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
+    from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
     from headwater.late import correct, drop, side
     from headwater.operators import count, latest
+    from headwater.position import Position
     from headwater.schema import Event
+    from headwater.write import Writer
 
 __all__ = [
     "App",
+    "Behind",
     "Event",
     "HeadwaterError",
     "MachineError",
+    "Position",
     "ProtocolError",
     "StorageError",
     "UsageError",
+    "Writer",
     "correct",
     "count",
     "drop",
@@ -33,6 +38,8 @@ __all__ = [
 _HOMES = {
     "App": "app",
     "Event": "schema",
+    "Position": "position",
+    "Writer": "write",
     "correct": "late",
     "count": "operators",
     "drop": "late",

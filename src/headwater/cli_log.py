@@ -1,4 +1,4 @@
-"""The commands that look after a log, ours or Apache Kafka's: topic, produce, consume, group, replay, lag."""
+"""The commands that look after a log, ours or Apache Kafka's: topic, produce, consume, wait, group, replay, lag."""
 
 import sys
 from typing import Annotated
@@ -74,6 +74,13 @@ def add_commands(cli: typer.Typer) -> None:
             (
                 "headwater consume orders --from earliest --count 10",
                 "headwater consume orders --from 2026-01-05T09:00:00Z",
+            ),
+        ),
+        (
+            wait,
+            (
+                "headwater wait revenue --at-least 0~orders:0=17,1=4",
+                'headwater wait revenue --at-least "$(headwater produce orders --position < lines.jsonl)"',
             ),
         ),
         (replay, ("headwater replay orders --from 2026-01-05 --to 2026-01-06 --into orders-monday",)),
@@ -163,14 +170,24 @@ def produce(
             help="key (Kafka's murmur2), round-robin, sticky, or FILE.PY:FUNCTION of key and number of partitions."
         ),
     ] = "key",
+    position: Annotated[
+        bool, typer.Option("--position", help="Print the position behind the records, for headwater wait.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print records, position and offsets as one JSON object.")
+    ] = False,
     log: Bootstrap = None,
 ) -> None:
-    """Writes each line of standard input as a record, and says how many were acknowledged."""
+    """Writes each line of standard input as a record, and says how many were acknowledged and where they end."""
     from headwater.operate.pipe import write
     from headwater.partition import named
 
-    count = write(_access(log), name, sys.stdin.buffer, key_separator, named(partitioner))
-    typer.echo(f"{count:,} records acknowledged", err=True)
+    written = write(_access(log), name, sys.stdin.buffer, key_separator, named(partitioner))
+    if as_json:
+        typer.echo(written.json(), nl=False)
+    elif position:
+        typer.echo(str(written.position))
+    typer.echo(f"{written.records:,} records acknowledged, position {written.position}", err=True)
 
 
 def consume(
@@ -190,6 +207,26 @@ def consume(
     for record in read(_access(log), name, first, count=count, end=end):
         sys.stdout.buffer.write(record.json() if as_json else record.line())
         sys.stdout.buffer.flush()
+
+
+def wait(
+    view: Annotated[str, typer.Argument(metavar="VIEW", show_default=False)],
+    *,
+    at_least: Annotated[
+        str,
+        typer.Option(
+            metavar="POSITION",
+            help="A position in the topics that the view reads, as produce tells it.",
+            show_default=False,
+        ),
+    ],
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait at most.")] = 10,
+    log: Bootstrap = None,
+) -> None:
+    """Waits until a view has taken in what was written, and prints the position of the view that holds it."""
+    from headwater.wait import wait as wait_for
+
+    typer.echo(str(wait_for(view, at_least, timeout, log=_access(log))))
 
 
 @group.command("list", epilog=_examples("headwater group list"))

@@ -6,6 +6,7 @@
     ├── ProtocolError     the peer: bytes that do not follow the protocol
     ├── StorageError      the disk: a full or failing disk, a data folder in use
     ├── Fenced            a successor: it has taken over, and this process ends
+    ├── Behind            a view: it has not come as far as was asked, in the time that was given
     └── Refused           a request that the log answers with one of Kafka's error codes
 
 The message says what is wrong, what was found, what was expected and what to do; the parts stay
@@ -16,6 +17,7 @@ from enum import IntEnum
 from typing import ClassVar
 
 __all__ = [
+    "Behind",
     "ErrorCode",
     "Fenced",
     "HeadwaterError",
@@ -78,6 +80,12 @@ class Fenced(HeadwaterError):  # noqa: N818  the word of the protocol
     """Another process has taken over this one's work: it ends at once and must not be started again."""
 
     exit_code = 6
+
+
+class Behind(HeadwaterError):  # noqa: N818  it may still come
+    """A view has not come as far as somebody waits for; asking again later may help, and nothing was changed."""
+
+    exit_code = 7
 
 
 class ErrorCode(IntEnum):

@@ -27,7 +27,7 @@ from headwater.errors import MachineError
 from headwater.graph import Graph
 from headwater.sink import Delivery
 from headwater.supervisor import Part, Supervisor
-from headwater.view import Hub, Info, ViewInfo, build
+from headwater.view import Hub, Info, Reach, ViewInfo, build
 
 __all__ = ["Node", "command", "ensure_free", "serve_console"]
 
@@ -122,16 +122,16 @@ class Node:
 def serve_console(settings: Settings, info: Info) -> None:
     """View tables, HTTP and live pages in this process, until SIGTERM or SIGINT; raises what ended the delivery."""
     port = ensure_free(settings.host, settings.console_port, "console_port")
-    hub = Hub()
+    hub, reach = Hub(), Reach(settings.access)
     failures: list[Exception] = []
     config = uvicorn.Config(
-        build(settings.views, hub, lambda: info),
+        build(settings.views, hub, reach, lambda: info),
         host=settings.host,
         port=port,
         log_level="warning",
         timeout_graceful_shutdown=CONSOLE_GRACE_S,
     )
-    server = _ConsoleServer(config, hub)
+    server = _ConsoleServer(config, hub, reach)
 
     def on_failure(error: Exception) -> None:
         failures.append(error)
@@ -144,20 +144,23 @@ def serve_console(settings: Settings, info: Info) -> None:
         server.run()
     finally:
         delivery.stop()
+        reach.close()
     for error in failures:
         raise error
 
 
 class _ConsoleServer(uvicorn.Server):
-    """Lets the readers of live pages go before it waits for their connections to end."""
+    """Lets the readers of live pages and those who wait go, before it waits for their connections to end."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+    def __init__(self, config: uvicorn.Config, hub: Hub, reach: Reach) -> None:
         super().__init__(config)
         self._hub = hub
+        self._reach = reach
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # In a thread: this runs inside a signal handler, and the hub's lock may be held below it.
-        threading.Thread(target=self._hub.close, daemon=True).start()
+        for close in (self._hub.close, self._reach.close):
+            threading.Thread(target=close, daemon=True).start()
         super().handle_exit(sig, frame)
 
 

@@ -15,6 +15,7 @@ from headwater.client import Client
 from headwater.errors import StorageError
 from headwater.sink import Delivery
 from headwater.view import ViewTable
+from results import Driver
 from servers import both_logs, wait_until
 from viewlog import ViewLog
 
@@ -284,3 +285,23 @@ def stored_raw(path):
     keys = {key for (key,) in connection.execute("SELECT key FROM row")}
     connection.close()
     return keys
+
+
+@both_logs
+def test_a_new_table_comes_to_the_end_of_the_log_though_its_last_records_are_no_longer_there(
+    log, deliver, table
+):
+    view = log.create(partitions=1)
+    driver = Driver(log.log, view)
+    driver.publish({}, {"DE": b"{}"})
+    driver.begin({}, {"DE": b"{}", "FR": b"{}"})
+    driver.abort()
+    (end,) = Client(log.log).end_offsets([view]).values()
+
+    _, seen = deliver(view)
+
+    wait_until(lambda: table(view).position().of(view) == {0: end}, 20, "the end of the log")
+    assert stored(table(view)) == {"DE": {}}
+    log.put(view, {"FR": {"n": 1}})
+    seen.wait(view, "FR")
+    assert stored(table(view)) == {"DE": {}, "FR": {"n": 1}}

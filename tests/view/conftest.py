@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 
 from headwater.sink import Delivery
-from headwater.view import Hub, Info, ViewInfo, build
+from headwater.view import Hub, Info, Reach, ViewInfo, build
 from servers import free_port, wait_until
 from viewlog import ViewLog
 
@@ -30,7 +30,8 @@ class Console:
 
     def start(self, hub: Hub | None = None) -> None:
         self.hub = hub or Hub()
-        app = build(self.folder, self.hub, self._info, heartbeat_seconds=HEARTBEAT_SECONDS)
+        self.reach = Reach(self.bootstrap)
+        app = build(self.folder, self.hub, self.reach, self._info, heartbeat_seconds=HEARTBEAT_SECONDS)
         config = uvicorn.Config(app, port=self.port, log_level="error", ws="none", lifespan="off")
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run)
@@ -44,6 +45,7 @@ class Console:
         self.hub.close()
         self.server.should_exit = True
         self.thread.join()
+        self.reach.close()
 
     def get(self, path: str) -> tuple[int, dict]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)

@@ -8,15 +8,14 @@ import msgspec
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from headwater.access import Log
-from headwater.client import TIMEOUT_S, Client, consumer, producer
-from headwater.errors import HeadwaterError, MachineError, UsageError
+from headwater.client import TIMEOUT_S, Client, consumer
+from headwater.errors import MachineError, UsageError
 from headwater.operate.replay import offset_of, parse_point
 from headwater.partition import Partitioner
+from headwater.position import Position
+from headwater.write import Writer
 
-__all__ = ["Printed", "read", "write"]
-
-IN_FLIGHT_MAX = 50_000
-FLUSH_S = 300.0
+__all__ = ["Printed", "Written", "read", "write"]
 
 
 class Printed(msgspec.Struct, frozen=True):
@@ -36,40 +35,42 @@ class Printed(msgspec.Struct, frozen=True):
         return f"{'' if self.key is None else self.key + ' '}{self.value or ''}\n".encode()
 
 
+class Written(msgspec.Struct, frozen=True):
+    """How many records were acknowledged, and the position behind them."""
+
+    records: int
+    position: Position
+
+    def json(self) -> bytes:
+        told = {"records": self.records, "position": str(self.position), "offsets": self.position.offsets}
+        return msgspec.json.encode(told) + b"\n"
+
+
 def write(
     log: Log, topic: str, lines: BinaryIO, key_separator: str | None, partitioner: Partitioner = "key"
-) -> int:
-    """Sends each line as a record; returns how many were acknowledged, all of them or MachineError."""
-    writer = producer(log, partitioner=partitioner, **{"message.timeout.ms": 60_000})
-    Client(
-        log
-    ).partitions()  # a log that is away or refuses us is known at once, not when the first record times out
-    failures: list[KafkaError] = []
+) -> Written:
+    """Sends each line as a record; all of them are acknowledged, or MachineError."""
     count = 0
-    for raw in lines:
-        key, value = None, raw.rstrip(b"\n")
-        if key_separator is not None:
-            key, found, value = value.partition(key_separator.encode())
-            if not found:
-                what = f"line {count + 1} has no {key_separator!r} between key and value"
-                raise UsageError(what, got=raw[:60].decode(errors="replace").rstrip())
-        while len(writer) >= IN_FLIGHT_MAX:
-            writer.poll(0.1)
-        try:
-            writer.produce(
-                topic, value, key, on_delivery=lambda error, _: failures.append(error) if error else None
-            )
-        except HeadwaterError:
-            raise
-        except Exception as error:
-            raise UsageError(f"line {count + 1} cannot be sent", got=str(error)) from error
-        count += 1
-    if writer.flush(FLUSH_S) or failures:
-        reason = failures[0].str() if failures else "no answer"
-        raise MachineError(
-            f"{max(len(failures), len(writer))} of {count} records were not acknowledged", got=reason
-        )
-    return count
+
+    def records() -> Iterator[tuple[bytes | None, bytes]]:
+        nonlocal count
+        for count, raw in enumerate(lines, 1):
+            yield _keyed(raw, key_separator, count)
+
+    with Writer(log, partitioner=partitioner) as writer:
+        position = writer.put(topic, records())
+    return Written(count, position)
+
+
+def _keyed(raw: bytes, separator: str | None, number: int) -> tuple[bytes | None, bytes]:
+    value = raw.rstrip(b"\n")
+    if separator is None:
+        return None, value
+    key, found, value = value.partition(separator.encode())
+    if not found:
+        what = f"line {number} has no {separator!r} between key and value"
+        raise UsageError(what, got=raw[:60].decode(errors="replace").rstrip())
+    return key, value
 
 
 def read(log: Log, topic: str, first: str, *, count: int | None, end: bool) -> Iterator[Printed]:

@@ -71,6 +71,8 @@ class Delivery:
         self._thread: threading.Thread | None = None
         self._tables: dict[str, SqliteTable] = {}
         self._assigned: dict[str, int] = {}
+        self._behind: set[tuple[str, int]] = set()
+        """Partitions that were not yet read up to their end."""
         self._away = False
 
     def start(self) -> None:
@@ -120,7 +122,6 @@ class Delivery:
 
     def _connect(self) -> Any:
         settings = {
-            "enable.partition.eof": False,
             "auto.offset.reset": "error",
             "queued.max.messages.kbytes": 16_384,
             "fetch.queue.backoff.ms": 50,
@@ -147,21 +148,33 @@ class Delivery:
         """Commits one batch, a transaction for each view; true when a topic was seen to be gone."""
         batches: dict[str, list[Any]] = {}
         errors: dict[str, Any] = {}
+        ends: dict[str, dict[int, int]] = {}
         for message in messages:
-            if message.error() is not None:
+            if message.error() is not None and message.error().name() == "_PARTITION_EOF":
+                self._note_end(message, ends)
+            elif message.error() is not None:
                 errors[message.topic()] = message.error()
             elif message.topic() in self._assigned:
                 batches.setdefault(message.topic(), []).append(message)
-        for view, batch in batches.items():
-            self._commit(view, batch)
+        for view in batches.keys() | ends.keys():
+            self._commit(view, batches.get(view, []), ends.get(view, {}))
         gone = [view for view, error in errors.items() if self._handle(view, error)]
         return bool(gone)
 
-    def _commit(self, view: str, messages: Iterable[Any]) -> None:
+    def _note_end(self, message: Any, ends: dict[str, dict[int, int]]) -> None:
+        """The first end of a partition moves its table there: what compaction or an aborted batch has left out of the log's end
+        will not come any more, and somebody may wait for it. Later ends say nothing new."""
+        place = (message.topic(), message.partition())
+        if place in self._behind:
+            self._behind.discard(place)
+            ends.setdefault(place[0], {})[place[1]] = message.offset()
+
+    def _commit(self, view: str, messages: Iterable[Any], ends: dict[int, int]) -> None:
         self._away = False
         changes, offsets = read(messages)
         table = self._tables[view]
-        applied = table.apply(changes, Position({view: offsets}))
+        reached = offsets | {p: max(end, offsets.get(p, 0)) for p, end in ends.items()}
+        applied = table.apply(changes, Position({view: reached}))
         self._on_commit(view, applied, table.position())
 
     def _handle(self, view: str, error: Any) -> bool:
@@ -200,6 +213,7 @@ class Delivery:
 
     def _unassign(self, view: str) -> None:
         partitions = self._assigned.pop(view, 0)
+        self._behind -= {(view, p) for p in range(partitions)}
         if partitions:
             self._consumer.incremental_unassign([TopicPartition(view, p) for p in range(partitions)])
 
@@ -207,6 +221,7 @@ class Delivery:
         if not partitions:
             return
         self._assigned[view] = partitions.stop
+        self._behind |= {(view, p) for p in partitions}
         offsets = self._tables[view].position().of(view)
         places = [TopicPartition(view, p, offsets.get(p, OFFSET_BEGINNING)) for p in partitions]
         self._consumer.incremental_assign(places)

@@ -5,9 +5,10 @@
     col.gt=value     greater        col.gte=value     greater or equal
     order=-col,col2  descending by col, then ascending by col2
     limit=N          at most N rows
+    at_least=POS     only when the table holds all before a position, within wait=N seconds
 
-A nested column is written with dots (``window.start``). A column that is itself called ``order`` or
-``limit`` is filtered with ``order.eq=``. Timestamps may be given in any ISO 8601 form.
+A nested column is written with dots (``window.start``). A column that is itself called ``order``, ``limit``,
+``at_least`` or ``wait`` is filtered with ``order.eq=``. Timestamps may be given in any ISO 8601 form.
 """
 
 import re
@@ -17,13 +18,16 @@ from datetime import UTC, datetime
 import msgspec
 
 from headwater.errors import UsageError
+from headwater.position import Position
 
-__all__ = ["Filter", "Order", "Query", "parse"]
+__all__ = ["AtLeast", "Filter", "Order", "Query", "at_least", "parse"]
 
 OPERATORS = {"eq": "IS", "ne": "IS NOT", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 LIMIT_DEFAULT = 1_000
 LIMIT_MAX = 100_000
 TERMS_MAX = 32
+WAIT_SECONDS_DEFAULT = 10.0
+WAIT_SECONDS_MAX = 60.0
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+ -]\d\d:?\d\d)?")
 
@@ -47,6 +51,33 @@ class Query(msgspec.Struct, frozen=True):
     filters: tuple[Filter, ...] = ()
     order: tuple[Order, ...] = ()
     limit: int | None = None
+
+
+class AtLeast(msgspec.Struct, frozen=True):
+    """What the rows have to hold, and how long a reader waits for that."""
+
+    position: Position
+    seconds: float = WAIT_SECONDS_DEFAULT
+
+
+def at_least(parameters: Iterable[tuple[str, str]]) -> tuple[AtLeast | None, list[tuple[str, str]]]:
+    """What a reader wants the rows to hold, and the parameters that are left for `parse`."""
+    asked = {"at_least": "", "wait": ""}
+    rest = []
+    for name, value in parameters:
+        if name in asked:
+            asked[name] = value
+        else:
+            rest.append((name, value))
+    seconds = number(asked["wait"]) if asked["wait"] else WAIT_SECONDS_DEFAULT
+    if seconds is None or not 0 < seconds <= WAIT_SECONDS_MAX:
+        expected = f"seconds, more than 0 and at most {WAIT_SECONDS_MAX:g}"
+        raise UsageError("wait is wrong", got=repr(asked["wait"][:40]), expected=expected)
+    if asked["at_least"]:
+        return AtLeast(Position.parse(asked["at_least"]), seconds), rest
+    if asked["wait"]:
+        raise UsageError("wait without at_least", hint="a column of that name is filtered with wait.eq=")
+    return None, rest
 
 
 def parse(parameters: Iterable[tuple[str, str]]) -> Query:

@@ -7,7 +7,6 @@ commits only a comment is sent now and then, which keeps proxies from closing th
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
@@ -17,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from headwater.errors import UsageError
 from headwater.position import Position
 from headwater.view.push import Commit, Hub, Subscription
+from headwater.view.signal import Signal
 from headwater.view.table import Row, Snapshot, ViewTable
 
 __all__ = ["Activities", "activity", "changes"]
@@ -92,28 +92,6 @@ async def activity(hub: Hub, load: Activities, heartbeat_seconds: float) -> Asyn
             await asyncio.sleep(ACTIVITY_SECONDS)
     finally:
         end()
-
-
-class Signal:
-    """Wakes one coroutine from any thread; several sets before it looks are one."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-
-    def set(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and the reader with it
-            self._loop.call_soon_threadsafe(self._event.set)
-
-    async def wait(self) -> bool:
-        """True when it was set, false when the time is up."""
-        try:
-            await asyncio.wait_for(self._event.wait(), self._seconds)
-        except TimeoutError:
-            return False
-        self._event.clear()
-        return True
 
 
 async def _first(

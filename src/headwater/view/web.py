@@ -3,7 +3,7 @@
     GET /                       the page that lists the views
     GET /live/NAME              the page that draws one view
     GET /views                  all views: name, key columns, rows, position
-    GET /views/NAME?…           the rows of one (filters, order, limit: see `headwater.view.query`)
+    GET /views/NAME?…           the rows of one (filters, order, limit, at_least: see `headwater.view.query`)
     GET /views/NAME/changes     its changes as they commit; ``Last-Event-ID`` or ``?since=`` resumes
     GET /activity               the numbers of the first page, as they change
     GET /health                 200 while the console works, 503 with the reason when it does not
@@ -27,10 +27,11 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from headwater.errors import HeadwaterError, StorageError, UsageError
-from headwater.view import stream
+from headwater.errors import Behind, HeadwaterError, MachineError, StorageError, UsageError
+from headwater.view import fresh, stream
 from headwater.view.push import Hub
-from headwater.view.query import parse
+from headwater.view.query import at_least, parse
+from headwater.view.reach import Reach
 from headwater.view.table import ViewTable
 
 __all__ = ["Info", "ViewInfo", "build"]
@@ -87,10 +88,15 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 def build(
-    folder: Path, hub: Hub, info: Callable[[], Info], *, heartbeat_seconds: float = stream.HEARTBEAT_SECONDS
+    folder: Path,
+    hub: Hub,
+    reach: Reach,
+    info: Callable[[], Info],
+    *,
+    heartbeat_seconds: float = stream.HEARTBEAT_SECONDS,
 ) -> Starlette:
-    """The ASGI application over the tables in ``folder``; ``hub`` tells it of commits."""
-    pages = Pages(folder, hub, info, heartbeat_seconds)
+    """The ASGI application over the tables in ``folder``; ``hub`` tells it of commits, ``reach`` how far views have read."""
+    pages = Pages(folder, hub, reach, info, heartbeat_seconds)
     routes = [
         Route("/", pages.index),
         Route("/live/{name}", pages.live),
@@ -108,9 +114,12 @@ def build(
 class Pages:
     """The handlers. They keep nothing between requests: all state is in the tables and in the hub."""
 
-    def __init__(self, folder: Path, hub: Hub, info: Callable[[], Info], heartbeat_seconds: float) -> None:
+    def __init__(
+        self, folder: Path, hub: Hub, reach: Reach, info: Callable[[], Info], heartbeat_seconds: float
+    ) -> None:
         self._folder = folder
         self._hub = hub
+        self._reach = reach
         self._info = info
         self._heartbeat_seconds = heartbeat_seconds
 
@@ -127,8 +136,12 @@ class Pages:
 
     async def rows(self, request: Request) -> Response:
         view = self._view(request)
-        query = parse(request.query_params.multi_items())
-        found = await run_in_threadpool(self._table(view.name).rows, query)
+        asked, parameters = at_least(request.query_params.multi_items())
+        query, table = parse(parameters), self._table(view.name)
+        if asked is None:
+            found = await run_in_threadpool(table.rows, query)
+        else:
+            found = await fresh.rows(self._reach, self._hub, table, query, asked)
         rows = [row.columns() for row in found.rows]
         return _json(Rows(view.name, view.key, str(found.position), rows, found.more))
 
@@ -175,7 +188,13 @@ class UnknownViewError(UsageError):
 
 
 async def _on_error(_request: Request, error: Exception) -> Response:
-    statuses: dict[type[Exception], int] = {UnknownViewError: 404, UsageError: 400, StorageError: 503}
+    statuses: dict[type[Exception], int] = {
+        UnknownViewError: 404,
+        UsageError: 400,
+        StorageError: 503,
+        MachineError: 503,
+        Behind: 504,
+    }
     status = statuses.get(type(error), 500)
     fields = {name: getattr(error, name, "") for name in ("what", "got", "expected", "hint")}
     return _json({"error": str(error), **fields}, status)
