@@ -25,16 +25,14 @@ __all__ = ["Driver", "archive", "driving", "own_shop", "spark_home"]
 DRIVER = """
     import sys
     import headwater as hw
+    from headwater.cli import main
     from headwater.config import load
     from headwater.pipeline import session
-    from headwater.pipeline.runner import Runner
 
-    app, settings = hw.App.load(sys.argv[1]), load()
-    session.start(settings, import_folder=app.folder)
+    session.start(load(), import_folder=hw.App.load(sys.argv[1]).folder)
     if sys.stdin.readline():
-        runner = Runner(app, settings)
-        runner.start()
-        runner.wait()
+        sys.argv = ["headwater", "run", sys.argv[1]]
+        main()
 """
 TRAINING = """
     import sys

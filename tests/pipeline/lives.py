@@ -62,17 +62,20 @@ IN_WORKERS = tuple(point for point in POINTS if point.startswith(("state", "shar
 IN_DRIVER = tuple(point for point in POINTS if point not in IN_WORKERS)
 LATE = "state files are merged"
 """Nothing is merged before a chain is long: it comes last."""
+JVM = "driver's JVM"
+"""Its Python half must not go on alone, nor the other way round: at a point it is Python that is killed."""
+OF_DRIVER = {"driver", JVM, *IN_DRIVER}
 DRIVER_KILLS = (2, 3)
 """Of the ten of a seed, in turn: each costs a start of Spark."""
 
 
 def plans(seed: int, others: tuple[str, ...], kills: int = KILLS_PER_SEED) -> list[str]:
-    """What a seed kills, in order: a point's name, or driver, worker, executor, broker at a moment of its own.
+    """What a seed kills, in order: a point's name, or driver, its JVM, worker, executor, broker at a moment of its own.
 
     Points take turns from seed to seed, so that ten seeds meet each of them.
     """
     chance = random.Random(seed)
-    turns = ["driver", *IN_DRIVER]
+    turns = ["driver", *IN_DRIVER[:4], JVM, *IN_DRIVER[4:]]
     before = sum(DRIVER_KILLS) * (seed // 2) + DRIVER_KILLS[0] * (seed % 2)
     of_driver = [turns[(before + n) % len(turns)] for n in range(DRIVER_KILLS[seed % 2])]
     rest = [
@@ -100,7 +103,7 @@ class Life:
         self._chance = random.Random(seed)
 
     def run(self, plan: list[str]) -> None:
-        restarts = sum(each == "driver" or each in IN_DRIVER for each in plan)
+        restarts = sum(each in OF_DRIVER for each in plan)
         for each in plan:
             began = time.monotonic()
             if self._driver.starts <= restarts:
@@ -155,24 +158,19 @@ class Life:
             self._broker.end(signal.SIGKILL)
             self._broker.start()
         elif target == "driver":
-            self._kill_driver()
+            self._driver.kill()
+        elif target == JVM:
+            self._kill_jvm()
         else:
             found = self._driver.workers() if target == "worker" else self._driver.executors()
             os.kill(self._chance.choice(found), signal.SIGKILL)
 
-    def _kill_driver(self) -> None:
-        """All of it at once, or one of its two halves: the other one must not go on alone."""
+    def _kill_jvm(self) -> None:
         assert self._driver.process is not None
-        dying = self._driver.process
-        which = self._chance.choice(["all", "python", "java"])
-        if which == "all":
-            self._driver.kill()
-        else:
-            found = [dying.pid] if which == "python" else self._driver.java() or [dying.pid]
-            os.kill(found[0], signal.SIGKILL)
-            wait_until(
-                lambda: dying.poll() is not None, LIMIT_S, f"the driver's end after a kill of its {which}"
-            )
+        rest = self._driver.process
+        wait_until(self._driver.java, LIMIT_S, "the driver's JVM")
+        os.kill(self._driver.java()[0], signal.SIGKILL)
+        wait_until(lambda: rest.poll() is not None, LIMIT_S, "the driver's end after that of its JVM")
 
 
 def faults(shop: Shop, sent: int) -> dict[str, list[str]]:
