@@ -60,15 +60,18 @@ def test_every_batch_happens_once_whatever_is_killed(seed, shop, log, tmp_path):
     masters, others, environ = SLOTS, OTHERS, {}
     if KIND == "stage-executor":
         masters, others, environ = CLUSTER, OF_A_CLUSTER, {"SPARK_HOME": str(spark_home(tmp_path))}
-    began = time.monotonic()
+    began, found = time.monotonic(), {"all views": ["the seed did not come to its end"]}
     with driving(shop, tmp_path, APP, masters, **environ) as driver:
         life = Life(seed, shop, driver, log)
-        if len(SEEDS) > 1:  # pays for itself after a few starts
-            life.send()
-            driver.train()
-        life.run(plans(seed, others))
-    found = faults(shop, life.sent)
-    tally(seed, life, began, found)
+        try:
+            if len(SEEDS) > 1:  # pays for itself after a few starts
+                life.send()
+                driver.train()
+            life.run(plans(seed, others))
+            driver.kill()
+            found = faults(shop, life.sent)
+        finally:
+            tally(seed, life, began, found)
 
     assert found == {}
 
