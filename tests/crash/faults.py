@@ -78,12 +78,14 @@ def run(name: str, first: int, last: int) -> bool:
         told = os.environ | chosen | {"CRASH_TALLY": str(tally)}
         try:
             code = subprocess.run(command, env=told, timeout=SLICE_S, check=False).returncode
-            outcome = "passed" if code == 0 else "failed"
+            outcome = {0: "passed", 2: "interrupted"}.get(code, "failed")
         except subprocess.TimeoutExpired:
             outcome = "too long"
         seconds = round((dt.datetime.now(dt.UTC) - began).total_seconds())
         whole = {"outcome": outcome, kind.unit: int(chosen[kind.amount_variable]), "seconds": seconds}
-        found = lines(tally, first, last) if kind.variant else [{"seeds": f"{first}-{last}", **whole}]
+        found = (
+            lines(tally, first, last, outcome) if kind.variant else [{"seeds": f"{first}-{last}", **whole}]
+        )
     with OUTCOMES.open("a") as outcomes:
         for line in found:
             about = {"date": f"{began:%Y-%m-%d}", "kind": name, "seeds": "", "commit": commit}
@@ -91,11 +93,11 @@ def run(name: str, first: int, last: int) -> bool:
     return outcome == "passed"
 
 
-def lines(tally: Path, first: int, last: int) -> list[dict[str, Any]]:
-    """What each seed has told; one that told nothing has failed."""
+def lines(tally: Path, first: int, last: int, outcome: str) -> list[dict[str, Any]]:
+    """What each seed has told; one that told nothing has not passed, whatever the slice says."""
     told = [json.loads(line) for line in tally.read_text().splitlines()] if tally.exists() else []
     by_seed = {line.pop("seed"): line for line in told}
-    silent = {"outcome": "failed", "kills": 0}
+    silent = {"outcome": "failed" if outcome == "passed" else outcome, "kills": 0}
     return [{"seeds": str(seed), **by_seed.get(seed, silent)} for seed in range(first, last + 1)]
 
 

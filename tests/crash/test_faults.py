@@ -38,11 +38,12 @@ def test_a_whole_run_is_what_was_promised():
     }
 
 
-def test_each_seed_says_what_it_killed_and_one_that_says_nothing_has_failed(tmp_path):
+def test_each_seed_says_what_it_killed_and_one_that_says_nothing_has_not_passed(tmp_path):
     told = {"seed": 4, "outcome": "passed", "kills": 10, "killed": {"driver": 10}}
     (tmp_path / "tally").write_text(json.dumps(told) + "\n")
-    assert lines(tmp_path / "tally", 4, 5) == [
+    assert lines(tmp_path / "tally", 4, 5, "passed") == [
         {"seeds": "4", "outcome": "passed", "kills": 10, "killed": {"driver": 10}},
         {"seeds": "5", "outcome": "failed", "kills": 0},
     ]
-    assert [line["outcome"] for line in lines(tmp_path / "nothing", 0, 1)] == ["failed", "failed"]
+    cut_off = lines(tmp_path / "nothing", 0, 1, "interrupted")
+    assert [line["outcome"] for line in cut_off] == ["interrupted", "interrupted"]
