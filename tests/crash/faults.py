@@ -1,6 +1,7 @@
 """The long runs of ``make test-faults``: a slice of seeds of one kind of fault, and a line in outcomes.jsonl that says how it ended.
 
-A kind is a test file that reads its first seed and its amount from the environment. A slice ends within SLICE_S.
+A kind is a test file that reads its first seed and its amount from the environment. A slice ends within SLICE_S. A test that tells what
+each seed did, in the file CRASH_TALLY, gets a line for each of them.
 """
 
 import argparse
@@ -10,14 +11,18 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["KINDS", "Kind", "environment", "seeds"]
+__all__ = ["KINDS", "Kind", "environment", "lines", "seeds"]
 
 TESTS = Path(__file__).parent.parent
 OUTCOMES = Path(__file__).parent / "outcomes.jsonl"
 SLICE_S = 3600
+SEEDED = "whatever_is_killed"
+"""The part of a test file that seeds are for."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,17 @@ class Kind:
     """The first and the last seed of the whole run."""
     first_variable: str = "CRASH_SEED"
     amount_variable: str = "CRASH_ROUNDS"
+    variant: str | None = None
+    """What CRASH_KIND says to a test file of several kinds."""
 
 
+STAGE = "pipeline/test_stage_kill.py"
 KINDS = {
     "power": Kind("crash/test_power_cut.py", "power cuts", 10, (0, 29)),
     "kill": Kind("crash/test_broker_kill.py", "kills", 10, (0, 29)),
-    "stage": Kind("pipeline/test_stage_kill.py", "kills", 10, (0, 29)),
+    "stage": Kind(STAGE, "kills", 10, (0, 29), variant="stage"),
+    "stage-kafka": Kind(STAGE, "kills", 10, (0, 9), variant="stage-kafka"),
+    "stage-executor": Kind(STAGE, "kills", 10, (0, 4), variant="stage-executor"),
     "fuzz": Kind("kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
 }
 
@@ -52,31 +62,43 @@ def seeds(text: str) -> tuple[int, int]:
 def environment(kind: Kind, first: int, last: int) -> dict[str, str]:
     """What tells the test which slice to run."""
     amount = (last - first + 1) * kind.per_seed
-    return {kind.first_variable: str(first), kind.amount_variable: str(amount)}
+    told = {"CRASH_KIND": kind.variant} if kind.variant else {}
+    return {kind.first_variable: str(first), kind.amount_variable: str(amount), **told}
 
 
 def run(name: str, first: int, last: int) -> bool:
-    """Runs a slice and appends its line; True if nothing was found."""
+    """Runs a slice and appends its lines; True if nothing was found."""
     kind, began = KINDS[name], dt.datetime.now(dt.UTC)
-    chosen = environment(kind, first, last)
+    chosen, commit = environment(kind, first, last), _commit()
     command = [sys.executable, "-m", "pytest", str(TESTS / kind.test), "--timeout", str(SLICE_S), "-q"]
-    try:
-        code = subprocess.run(command, env=os.environ | chosen, timeout=SLICE_S, check=False).returncode
-        outcome = "passed" if code == 0 else "failed"
-    except subprocess.TimeoutExpired:
-        outcome = "too long"
-    line = {
-        "date": f"{began:%Y-%m-%d}",
-        "kind": name,
-        "seeds": f"{first}-{last}",
-        "commit": _commit(),
-        "outcome": outcome,
-        kind.unit: int(chosen[kind.amount_variable]),
-        "seconds": round((dt.datetime.now(dt.UTC) - began).total_seconds()),
-    }
+    if kind.variant:
+        command += ["-k", SEEDED]
+    with tempfile.TemporaryDirectory() as folder:
+        tally = Path(folder) / "tally"
+        told = os.environ | chosen | {"CRASH_TALLY": str(tally)}
+        try:
+            code = subprocess.run(command, env=told, timeout=SLICE_S, check=False).returncode
+            outcome = {0: "passed", 2: "interrupted"}.get(code, "failed")
+        except subprocess.TimeoutExpired:
+            outcome = "too long"
+        seconds = round((dt.datetime.now(dt.UTC) - began).total_seconds())
+        whole = {"outcome": outcome, kind.unit: int(chosen[kind.amount_variable]), "seconds": seconds}
+        found = (
+            lines(tally, first, last, outcome) if kind.variant else [{"seeds": f"{first}-{last}", **whole}]
+        )
     with OUTCOMES.open("a") as outcomes:
-        outcomes.write(json.dumps(line) + "\n")
+        for line in found:
+            about = {"date": f"{began:%Y-%m-%d}", "kind": name, "seeds": "", "commit": commit}
+            outcomes.write(json.dumps(about | line) + "\n")
     return outcome == "passed"
+
+
+def lines(tally: Path, first: int, last: int, outcome: str) -> list[dict[str, Any]]:
+    """What each seed has told; one that told nothing has not passed, whatever the slice says."""
+    told = [json.loads(line) for line in tally.read_text().splitlines()] if tally.exists() else []
+    by_seed = {line.pop("seed"): line for line in told}
+    silent = {"outcome": "failed" if outcome == "passed" else outcome, "kills": 0}
+    return [{"seeds": str(seed), **by_seed.get(seed, silent)} for seed in range(first, last + 1)]
 
 
 def _commit() -> str:

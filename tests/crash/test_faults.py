@@ -1,11 +1,12 @@
 """The long runs can be cut into slices: which seeds, and what the test is told."""
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
 
-from crash.faults import KINDS, TESTS, environment, seeds
+from crash.faults import KINDS, TESTS, environment, lines, seeds
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0-9", (0, 9)), ("7", (7, 7)), ("10-10", (10, 10))])
@@ -27,4 +28,22 @@ def test_each_kind_reads_what_it_is_told(kind):
 
 def test_a_whole_run_is_what_was_promised():
     amounts = {name: int(environment(k, *k.seeds)[k.amount_variable]) for name, k in KINDS.items()}
-    assert amounts == {"power": 300, "kill": 300, "stage": 300, "fuzz": 100_000}
+    assert amounts == {
+        "power": 300,
+        "kill": 300,
+        "stage": 300,
+        "stage-kafka": 100,
+        "stage-executor": 50,
+        "fuzz": 100_000,
+    }
+
+
+def test_each_seed_says_what_it_killed_and_one_that_says_nothing_has_not_passed(tmp_path):
+    told = {"seed": 4, "outcome": "passed", "kills": 10, "killed": {"driver": 10}}
+    (tmp_path / "tally").write_text(json.dumps(told) + "\n")
+    assert lines(tmp_path / "tally", 4, 5, "passed") == [
+        {"seeds": "4", "outcome": "passed", "kills": 10, "killed": {"driver": 10}},
+        {"seeds": "5", "outcome": "failed", "kills": 0},
+    ]
+    cut_off = lines(tmp_path / "nothing", 0, 1, "interrupted")
+    assert [line["outcome"] for line in cut_off] == ["interrupted", "interrupted"]

@@ -1,128 +1,107 @@
-"""Kill -9 at each named point of the batch protocol and at random: every batch happens once, whole, and state equals output."""
+"""Kill -9 at each named point of the batch protocol and at random: every batch happens once, whole, and state equals output.
 
+CRASH_SEED is the first seed, CRASH_ROUNDS the number of kills; each seed is ten of them. CRASH_KIND is ``stage`` for the embedded log,
+``stage-kafka`` for Apache Kafka, ``stage-executor`` for executors that are processes of their own. What was killed is told to the file
+CRASH_TALLY.
+"""
+
+import json
 import os
-import random
 import signal
 import time
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from headwater.client import Client
 from headwater.pipeline.points import POINTS
-from headwater.pipeline.state import Place, Shard
 from headwater.pipeline.topics import Topics
-from headwater.result import Result
 from ordershop import Shop, orders
-from pipeline.driver import Driver, driving, own_shop
-from pipeline.told import Published, complaints
-from servers import BrokerProcess, wait_until
+from pipeline.driver import Driver, driving, own_shop, spark_home
+from pipeline.lives import APP, JVM, KILLS_PER_SEED, OF_DRIVER, VIEWS, Life, faults, plans
+from servers import BrokerProcess, KafkaProcess, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
-ROUNDS = int(os.environ.get("CRASH_ROUNDS", "10"))
-SEED = int(os.environ.get("CRASH_SEED", "0"))
+KILLS = int(os.environ.get("CRASH_ROUNDS", "10"))
+FIRST_SEED = int(os.environ.get("CRASH_SEED", "0"))
+SEEDS = range(FIRST_SEED, FIRST_SEED + max(KILLS // KILLS_PER_SEED, 1))
 LIMIT_S = 180
-RANDOM = ("driver", "worker", "broker")
-VIEWS = ("by_country", "by_order")
-APP = """
-    import headwater as hw
-    from ordershop import Order
-
-    app = hw.App("shop")
-    app.stream("orders", Order, key="customer_id", time="at")
-    app.sql("by_country", "SELECT country, sum(cents) AS cents, count(*) AS n FROM orders GROUP BY country", key="country")
-    app.sql("by_order", "SELECT order_id, country, cents FROM orders", key="order_id")
-"""
+KIND = os.environ.get("CRASH_KIND", "stage")
+SLOTS = ("local[2,4]", "local[1,4]", "local[3,4]")
+"""Each start has another number of them."""
+CLUSTER = ("local-cluster[2,1,1024]",)
+AT_A_POINT = "worker at a point"
+OTHERS = (AT_A_POINT, "broker", "worker", AT_A_POINT, "broker", AT_A_POINT, "worker", AT_A_POINT)
+OF_A_CLUSTER = ("executor", AT_A_POINT, "executor", "worker", "executor", "broker", "executor", "executor")
 
 
 @pytest.fixture
-def shop(own_broker: BrokerProcess, tmp_path: Path) -> Shop:
-    return own_shop(own_broker, tmp_path)
+def log(tmp_path: Path) -> Iterator[BrokerProcess | KafkaProcess]:
+    """A log that a test may kill."""
+    kafka = KIND == "stage-kafka"
+    process = (
+        KafkaProcess(tmp_path / "kafka") if kafka else BrokerProcess(tmp_path / "data", "--flush", "commit")
+    )
+    process.start()
+    yield process
+    process.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def shop(log, tmp_path: Path) -> Shop:
+    return own_shop(log, tmp_path)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_batch_happens_once_whatever_is_killed(seed, shop, log, tmp_path):
+    Topics(shop.bootstrap).ensure(["orders"], 2, compact=False)
+    masters, others, environ = SLOTS, OTHERS, {}
+    if KIND == "stage-executor":
+        masters, others, environ = CLUSTER, OF_A_CLUSTER, {"SPARK_HOME": str(spark_home(tmp_path))}
+    began, found = time.monotonic(), {"all views": ["the seed did not come to its end"]}
+    with driving(shop, tmp_path, APP, masters, **environ) as driver:
+        life = Life(seed, shop, driver, log)
+        try:
+            if len(SEEDS) > 1:  # pays for itself after a few starts
+                life.send()
+                driver.train()
+            life.run(plans(seed, others))
+            driver.kill()
+            found = faults(shop, life.sent)
+        finally:
+            tally(seed, life, began, found)
+
+    assert found == {}
+
+
+def tally(seed: int, life: Life, began: float, found: dict[str, list[str]]) -> None:
+    if "CRASH_TALLY" in os.environ:
+        line = {
+            "seed": seed,
+            "outcome": "failed" if found else "passed",
+            "kills": len(life.killed),
+            "killed": dict(sorted(Counter(life.killed).items())),
+            "seconds": round(time.monotonic() - began),
+            "of each": life.seconds,
+        }
+        with Path(os.environ["CRASH_TALLY"]).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+@pytest.mark.parametrize("others", [OTHERS, OF_A_CLUSTER])
+def test_ten_seeds_meet_every_point_and_kill_the_driver_in_a_fifth_of_all_kills(others):
+    plan = [each for seed in range(10) for each in plans(seed, others)]
+    assert len(plan) == 100
+    assert set(plan) == {*POINTS, "driver", JVM, *others} - {AT_A_POINT}
+    assert sum(each in OF_DRIVER for each in plan) >= 20
 
 
 @pytest.fixture
 def driver(shop: Shop, tmp_path: Path):
     with driving(shop, tmp_path, APP) as driver:
         yield driver
-
-
-def left(shop: Shop, view: str) -> Published:
-    """Everything that a view has left in the log and on the disk."""
-    client = Client(shop.bootstrap)
-    records = [
-        (m.partition(), m.offset(), m.key().decode(), msgspec.json.decode(m.value() or b"null"))
-        for m in client.read([view])
-    ]
-    results = [msgspec.json.decode(message.value()) for message in client.read([f"{view}.progress"])]
-    last = msgspec.convert(results[-1], Result, strict=False)
-    folder = shop.settings.data / "checkpoints" / view / last.run
-    place = Place(str(folder.absolute() / "shards" / "publish"), str(folder.absolute() / "check"))
-    state = {
-        key.decode(): msgspec.json.decode(value)
-        for number, chain in enumerate(last.state["publish"])
-        for key, value in Shard(place, number, chain).items()
-    }
-    return Published(records, results, state)
-
-
-def plans(seed: int, rounds: int) -> list[str]:
-    """What is killed in each round: all points in turn, in an order of the seed's own, with random kills among them."""
-    chance = random.Random(seed)
-    chosen = [*POINTS, *RANDOM]
-    chance.shuffle(chosen)
-    return [chosen[(seed * rounds + n) % len(chosen)] for n in range(rounds)]
-
-
-def test_every_batch_happens_once_whatever_is_killed(shop, driver, own_broker):
-    Topics(shop.bootstrap).ensure(["orders"], 2, compact=False)
-    chance, sent = random.Random(SEED), 0
-
-    def done() -> bool:
-        driver.keep()
-        return all(sum(shop.committed(view).get("orders", {}).values()) == sent for view in VIEWS)
-
-    for plan in plans(SEED, ROUNDS):
-        if plan in POINTS:
-            driver.crash_file.write_text(f"{plan}#{chance.randint(1, 3)}")
-        for _ in range(chance.randint(2, 5)):
-            driver.keep()
-            shop.send_to("orders", orders(count := chance.randint(1, 60), start=sent))
-            sent += count
-            time.sleep(chance.uniform(0, 0.4))
-        if plan == "driver":
-            driver.kill()
-        elif plan == "broker":
-            own_broker.end(signal.SIGKILL)
-            own_broker.start()
-        elif plan == "worker" and driver.workers():
-            os.kill(chance.choice(driver.workers()), signal.SIGKILL)
-        wait_until(done, LIMIT_S, f"the batches after a kill: {plan}; {driver.said()}")
-        driver.crash_file.unlink(missing_ok=True)
-    driver.kill()
-
-    for view in VIEWS:
-        found = left(shop, view)
-        assert complaints(replace(found, expected=answer(view, sent))) == []
-
-
-def answer(view: str, sent: int) -> dict[str, dict]:
-    """The same in plain Python."""
-    table: dict[str, dict] = {}
-    for order in orders(sent):
-        if view == "by_order":
-            table[str(order.order_id)] = {
-                "order_id": order.order_id,
-                "country": order.country,
-                "cents": order.cents,
-            }
-        else:
-            row = table.setdefault(order.country, {"country": order.country, "cents": 0, "n": 0})
-            row["cents"] += order.cents
-            row["n"] += 1
-    return table
 
 
 def test_a_driver_that_slept_ends_when_it_wakes_and_its_successor_loses_nothing(shop, driver, tmp_path):
@@ -132,21 +111,21 @@ def test_a_driver_that_slept_ends_when_it_wakes_and_its_successor_loses_nothing(
         return min(sum(shop.committed(view).get("orders", {}).values()) for view in VIEWS)
 
     driver.keep()
-    shop.send_to("orders", orders(100))
-    wait_until(lambda: read() == 100, LIMIT_S, "the first batches")
-    os.killpg(driver.process.pid, signal.SIGSTOP)
     (tmp_path / "successor").mkdir()
     successor = Driver(shop, tmp_path / "successor", APP)
+    successor.prepare()
+    shop.send_to("orders", orders(100))
+    wait_until(lambda: read() == 100, LIMIT_S, "the first batches")
+    driver.signal(signal.SIGSTOP)
     try:
         successor.keep()
         shop.send_to("orders", orders(100, start=100))
         wait_until(lambda: successor.keep() or read() == 200, LIMIT_S, "the successor's batches")
-        os.killpg(driver.process.pid, signal.SIGCONT)
+        driver.signal(signal.SIGCONT)
         shop.send_to("orders", orders(100, start=200))
         wait_until(lambda: driver.process.poll() is not None, LIMIT_S, "the end of the one that slept")
         assert "run by another driver" in driver.log.read_text()
         wait_until(lambda: successor.keep() or read() == 300, LIMIT_S, "the successor's last batches")
     finally:
-        successor.kill()
-    for view in VIEWS:
-        assert complaints(replace(left(shop, view), expected=answer(view, 300))) == []
+        successor.end()
+    assert faults(shop, 300) == {}

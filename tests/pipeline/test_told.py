@@ -21,6 +21,8 @@ def sound() -> Published:
         results=results,
         state={"de": again, "fr": rows[1]},
         expected={"de": {"c": "de", "n": 2}, "fr": {"c": "fr", "n": 1}},
+        inner={"count1": {"de": 2, "fr": 1}},
+        inner_expected={"count1": {"de": 2, "fr": 1}},
     )
 
 
@@ -63,6 +65,45 @@ def count_twice(found: Published) -> None:
     found.state["de"] = found.records[2][3]
 
 
+def publish_a_batch_without_its_result(found: Published) -> None:
+    del found.results[1]
+
+
+def lose_a_result_in_the_middle(found: Published) -> None:
+    del found.results[0]
+
+
+def apply_a_batch_twice_to_an_operator(found: Published) -> None:
+    found.inner["count1"]["de"] = 3
+
+
+def lose_the_state_of_an_operator(found: Published) -> None:
+    del found.inner["count1"]
+
+
+def many(count: int = 10_000) -> Published:
+    """One batch of many keys."""
+    rows = {str(n): {"c": n, "_revision": 1} for n in range(count)}
+    return Published(
+        records=[(0, n, key, row) for n, (key, row) in enumerate(rows.items())],
+        results=[
+            {"batch": 0, "run": "r", "inputs": {"t": {"0": 1}}, "outputs": {"0": count}, "changed": count}
+        ],
+        state=dict(rows),
+        expected={key: {"c": row["c"]} for key, row in rows.items()},
+    )
+
+
+def test_one_of_ten_thousand_records_that_is_lost_or_doubled_is_found():
+    assert complaints(many()) == []
+    lost, doubled = many(), many()
+    del lost.records[7_000]
+    doubled.records.append((0, 10_000, *doubled.records[7_000][2:]))
+
+    assert complaints(lost)
+    assert complaints(doubled)
+
+
 def test_what_is_sound_is_not_complained_about():
     assert complaints(sound()) == []
 
@@ -74,6 +115,10 @@ def test_what_is_sound_is_not_complained_about():
         lose_an_update,
         double,
         publish_without_a_result,
+        publish_a_batch_without_its_result,
+        lose_a_result_in_the_middle,
+        apply_a_batch_twice_to_an_operator,
+        lose_the_state_of_an_operator,
         keep_the_state_of_another_attempt,
         accept_a_batch_that_was_cut_anew,
         skip_a_batch,

@@ -15,11 +15,14 @@ class Published:
     state: dict[str, dict[str, Any]]
     expected: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The batch answer."""
+    inner: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The state of the view's operators, by operator and key."""
+    inner_expected: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def complaints(found: Published) -> list[str]:
     """Each broken promise in a sentence; none is the aim."""
-    return [*_revisions(found), *_results(found), *_counts(found), *_tables(found)]
+    return [*_revisions(found), *_results(found), *_counts(found), *_tables(found), *_operators(found)]
 
 
 def _revisions(found: Published) -> list[str]:
@@ -80,6 +83,14 @@ def _tables(found: Published) -> list[str]:
     said = [f"state and output differ in {key}" for key in _different(found.state, table)]
     shown = {key: {n: v for n, v in row.items() if not n.startswith("_")} for key, row in table.items()}
     return [*said, *(f"the batch answer differs in {key}" for key in _different(found.expected, shown))]
+
+
+def _operators(found: Published) -> list[str]:
+    return [
+        f"the state of {operator} differs in {key}"
+        for operator in sorted(found.inner.keys() | found.inner_expected.keys())
+        for key in _different(found.inner.get(operator, {}), found.inner_expected.get(operator, {}))
+    ]
 
 
 def _different(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
