@@ -109,6 +109,7 @@ class Publisher:
     def attach(self, query: StreamingQuery) -> None:
         """Gives the publisher its query; its first batch waits for this."""
         self._query = query
+        self._show_position(self._checkpoint.last())
         self._started.set()
 
     def close(self) -> None:
@@ -122,9 +123,14 @@ class Publisher:
         except Exception as error:
             self.failure = error  # Spark only hands on a text with both sides' stack traces
             raise
-        if not self._progress.shadow:
-            reached = self._checkpoint.reached(batch)
-            reached.pop(time.TICKS, None)
+        self._show_position(batch)
+
+    def _show_position(self, batch: int) -> None:
+        """Tells lag tools how far the view is; not waited for, and told again at the next start."""
+        reached = {
+            topic: ends for topic, ends in self._checkpoint.reached(batch).items() if topic != time.TICKS
+        }
+        if reached and not self._progress.shadow:
             self._groups.commit(self._view.name, reached, wait=False)
 
     def _take(self, rows: DataFrame, batch: int) -> None:
