@@ -16,6 +16,9 @@ from headwater.pipeline.time import Input
 
 __all__ = ["prepare"]
 
+NUMBERS = re.compile(r"#\d+L?|@[0-9a-f]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=\]), \d+$")
+"""What Spark numbers anew each time: columns, objects, watermarks, observations."""
+
 
 def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, shards: int) -> Prepared:
     """Builds a view's plan. Raises UsageError, naming the view, for whatever is wrong with it.
@@ -68,6 +71,6 @@ def _build(
 def _definition(view: View, frame: DataFrame, site: Site) -> str:
     """A short text that changes when the view does: its plan without the numbers that Spark gives to columns, and its settings."""
     lines = frame._jdf.queryExecution().analyzed().toString().splitlines()  # noqa: SLF001
-    steps = [re.sub(r"#\d+L?|@[0-9a-f]+", "", line) for line in lines if "StreamingRelation" not in line]
+    steps = [NUMBERS.sub("", line) for line in lines if "StreamingRelation" not in line]
     parts = [*steps, repr((view.key, view.late, view.forget, view.latency, sorted(site.timed.items())))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
