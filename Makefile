@@ -16,7 +16,7 @@ demo: $(VENV)/.setup  ## the web shop with live pages; SECONDS=60 ends by itself
 	@$(BIN)/headwater demo $(if $(SECONDS),--seconds $(SECONDS)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 test: $(VENV)/.setup $(VENV)/.setup-test lint  ## linters, types and all tests; ARGS="-k name" selects
-	@$(BIN)/pytest $(ARGS)
+	@scripts/test $(BIN)/pytest $(ARGS)
 
 lint: $(VENV)/.setup  ## ruff and mypy
 	@$(BIN)/ruff check
