@@ -61,10 +61,12 @@ class App:
         latency: Literal["batch", "realtime"] = "batch",
         late: Late | None = None,
         forget: str | None = None,
+        append: bool = False,
     ) -> Callable[[Function], Function]:
         """Declares the decorated function as a view: DataFrames in, DataFrame out, one row for each key.
 
         ``late`` says what becomes of records that come after their window: ``hw.side()``, ``hw.drop()``, ``hw.correct("1 day")``. A row that has not changed for ``forget`` leaves the view.
+        With ``append`` each row is a record of its own and replaces none: a stream made of streams.
         Inputs are the parameter names, or ``inputs={"parameter": "stream"}``. The function stays callable in tests.
         """
         if callable(key):
@@ -84,7 +86,14 @@ class App:
                 )
             self._views.append(
                 View(
-                    given, _names(key), mapped, latency, function=function, late=late or side(), forget=forget
+                    given,
+                    _names(key),
+                    mapped,
+                    latency,
+                    function=function,
+                    late=late or side(),
+                    forget=forget,
+                    append=append,
                 )
             )
             return function
@@ -101,11 +110,21 @@ class App:
         latency: Literal["batch", "realtime"] = "batch",
         late: Late | None = None,
         forget: str | None = None,
+        append: bool = False,
     ) -> None:
         """Declares a view by a SQL query over streams; ``inputs={"alias": "stream"}`` names streams that are no SQL names."""
         mapped = dict(inputs) if inputs is not None else {table: table for table in tables(query)}
         self._views.append(
-            View(name, _names(key), mapped, latency, query=query, late=late or side(), forget=forget)
+            View(
+                name,
+                _names(key),
+                mapped,
+                latency,
+                query=query,
+                late=late or side(),
+                forget=forget,
+                append=append,
+            )
         )
 
     def graph(self) -> Graph:

@@ -247,7 +247,7 @@ def view_rebuild(
 ) -> None:
     """Make a view anew from the log beside the old one, then swap: readers see neither a gap nor a step back."""
     from headwater.app import App
-    from headwater.pipeline.rebuild import Rebuild
+    from headwater.operate.rebuild import Rebuild
 
     rebuild = Rebuild(App.load(app), load(), name)
     swapped = (rebuild.back if back else rebuild.run)(lambda text: typer.echo(f"{name}: {text}", err=True))

@@ -53,6 +53,8 @@ class View(msgspec.Struct, frozen=True):
     late: Late = side()
     forget: str | None = None
     """How long a row stays that does not change; None: for ever."""
+    append: bool = False
+    """Whether each row is a record of its own, and none replaces another."""
 
 
 class Graph:
@@ -98,6 +100,8 @@ def _stream_line(stream: Stream) -> str:
 def _view_line(view: View, shown: str) -> str:
     tier = "real time" if view.latency == "realtime" else "micro-batch"
     parts = [f"key {', '.join(view.key)}", "SQL" if view.query is not None else "Python", tier]
+    if view.append:
+        parts.append("append")
     others = sorted({name for name in view.inputs.values() if name != shown})
     return " · ".join([*parts, f"with {', '.join(others)}"] if others else parts)
 
@@ -200,6 +204,15 @@ def _check_view(view: View) -> None:
         raise UsageError(
             f"view {view.name!r}: latency is wrong", got=repr(view.latency), expected="'batch' or 'realtime'"
         )
+    _check_time(view)
+    if view.function is not None and _mentions(view.function.__code__, "withWatermark"):
+        raise UsageError(
+            f"view {view.name!r} calls withWatermark",
+            hint="say how late records may come where the stream is declared: delay=",
+        )
+
+
+def _check_time(view: View) -> None:
     if not isinstance(view.late, Late) or not DURATION.fullmatch(view.late.horizon):
         got = view.late.horizon if isinstance(view.late, Late) else view.late
         raise UsageError(
@@ -213,10 +226,11 @@ def _check_view(view: View) -> None:
             got=repr(view.forget),
             expected="a number and a unit, like '30 days'",
         )
-    if view.function is not None and _mentions(view.function.__code__, "withWatermark"):
+    if view.append and (view.forget is not None or view.latency == "realtime"):
         raise UsageError(
-            f"view {view.name!r} calls withWatermark",
-            hint="say how late records may come where the stream is declared: delay=",
+            f"view {view.name!r} appends and does something else",
+            got="forget" if view.forget is not None else "latency='realtime'",
+            expected="append=True alone: its rows are never changed, and Spark's batches publish them",
         )
 
 

@@ -11,8 +11,8 @@ import pytest
 import headwater as hw
 from headwater.client import Client
 from headwater.errors import UsageError
+from headwater.operate.rebuild import Rebuild
 from headwater.pipeline.points import SWAP_POINTS
-from headwater.pipeline.rebuild import Rebuild
 from headwater.pipeline.runner import Runner
 from headwater.result import current, results
 from ordershop import Shop, orders
@@ -34,7 +34,7 @@ KILLED = """
     import sys
     import headwater as hw
     from headwater.config import load
-    from headwater.pipeline.rebuild import Rebuild
+    from headwater.operate.rebuild import Rebuild
 
     Rebuild(hw.App.load(sys.argv[1]), load(), "totals").run()
 """

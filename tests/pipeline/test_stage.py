@@ -12,6 +12,7 @@ import headwater as hw
 from headwater.client import admin
 from headwater.errors import UsageError
 from headwater.operate.reset import reset
+from headwater.operate.topic import describe
 from headwater.pipeline.runner import Runner
 from ordershop import Shop, orders
 from servers import wait_until
@@ -132,6 +133,23 @@ def test_a_damaged_state_file_is_named(shop, view):
     with pytest.raises(hw.errors.HeadwaterError, match=r"state file .*\.delta is damaged"):
         Runner(app(shop, view), shop.settings).once()
     assert len(shop.records(view)) == before
+
+
+def test_an_append_view_has_each_row_once_and_nothing_replaces_it(shop):
+    shop.make("orders")
+    name = shop.name("paid")
+    declared = shop.app()
+    declared.sql(name, "SELECT country, cents FROM orders WHERE cents >= 10", key="country", append=True)
+    for start in (0, 60):
+        shop.send(orders(60, start=start))
+        Runner(declared, shop.settings).once()
+    for file in (shop.settings.data / "checkpoints" / name).glob("*/commits/*1*"):
+        file.unlink()
+    Runner(declared, shop.settings).once()
+    found = sorted((row["country"], row["cents"]) for _, row, _ in shop.records(name))
+    assert found == sorted((order.country, order.cents) for order in orders(120) if order.cents >= 10)
+    topic = describe(shop.log, name)
+    assert topic.config.get("cleanup.policy", "delete") == "delete"
 
 
 def clients() -> int:

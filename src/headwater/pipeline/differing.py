@@ -3,6 +3,8 @@
 What differs is the shard's next state file, and just that file is what the driver publishes.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +16,7 @@ from headwater.pipeline import operator, wire
 from headwater.pipeline.forget import Forgetting
 from headwater.pipeline.operator import Applied, Logic, Moment, Site, State
 
-__all__ = ["PUBLISH", "differing", "revised", "staged"]
+__all__ = ["PUBLISH", "appended", "differing", "revised", "staged"]
 
 PUBLISH = "publish"
 """The name of this step among the operators of a view."""
@@ -28,6 +30,7 @@ class Differing(msgspec.Struct, frozen=True):
     kind: str = PUBLISH
     key: tuple[str, ...] = ()
     timed: str = ""
+    keeps: bool = True
 
     def schema(self, rows: StructType) -> StructType:  # noqa: ARG002
         return NO_ROWS
@@ -36,9 +39,35 @@ class Differing(msgspec.Struct, frozen=True):
         return Applied(pa.table({}), differing(_sorted(rows), state))
 
 
+class Appending(msgspec.Struct, frozen=True):
+    """Every row is let through, as a record of its own; their order is that of key and value."""
+
+    kind: str = PUBLISH
+    key: tuple[str, ...] = ()
+    timed: str = ""
+    keeps: bool = False
+
+    def schema(self, rows: StructType) -> StructType:  # noqa: ARG002
+        return NO_ROWS
+
+    def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
+        ordered = enumerate(_ordered(rows))
+        return Applied(pa.table({}), {n.to_bytes(8): msgspec.msgpack.encode(row) for n, row in ordered})
+
+
+def appended(changes: Iterator[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes]]:
+    """The records in a file of rows that were appended."""
+    for _, row in changes:
+        if row is not None:
+            yield _record.decode(row)
+
+
+_record = msgspec.msgpack.Decoder(tuple[bytes, bytes])
+
+
 def staged(rows: DataFrame, view: View, site: Site) -> DataFrame:
     """The view's rows on their way into its topic: what comes out is only what the shards have written."""
-    logic: Logic = Differing()
+    logic: Logic = Appending() if view.append else Differing()
     if view.forget is not None:
         logic = Forgetting(logic, view.forget)
     site.timed[PUBLISH] = logic.timed
@@ -48,12 +77,17 @@ def staged(rows: DataFrame, view: View, site: Site) -> DataFrame:
 
 
 def _sorted(rows: pa.Table) -> dict[bytes, bytes | None]:
-    """The rows by key. An order of their own makes every attempt write the same; of two rows with a key the greater one stays."""
+    """The rows by key; of two rows with a key the greater one stays."""
+    return dict(_ordered(rows))
+
+
+def _ordered(rows: pa.Table) -> Iterator[tuple[bytes, bytes | None]]:
+    """The rows in an order of their own, so that every attempt writes the same."""
     order = pc.sort_indices(rows, [("_key", "ascending"), ("_value", "ascending")])
     keys, values = (
         rows.column(name).cast(pa.binary()).take(order).to_pylist() for name in ("_key", "_value")
     )
-    return dict(zip(keys, values, strict=True))
+    return zip(keys, values, strict=True)
 
 
 def differing(rows: dict[bytes, bytes | None], state: State) -> dict[bytes, bytes | None]:

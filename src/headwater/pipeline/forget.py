@@ -28,6 +28,7 @@ class Forgetting(msgspec.Struct, frozen=True):
     logic: Logic
     after: str
     timed: str = "clock"
+    keeps: bool = True
 
     @property
     def kind(self) -> str:

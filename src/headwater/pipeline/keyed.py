@@ -22,6 +22,7 @@ class Count(msgspec.Struct, frozen=True):
     column: str = "count"
     kind: str = "count"
     timed: str = ""
+    keeps: bool = True
 
     def schema(self, rows: StructType) -> StructType:
         fields = [field for field in rows.fields if field.name in self.key]
@@ -46,6 +47,7 @@ class Latest(msgspec.Struct, frozen=True):
     time: str
     kind: str = "latest"
     timed: str = ""
+    keeps: bool = True
 
     def schema(self, rows: StructType) -> StructType:
         if self.time not in rows.names:

@@ -25,7 +25,7 @@ from pyspark.sql.types import StringType, StructType
 from headwater.errors import MachineError, UsageError
 from headwater.pipeline import wire
 from headwater.pipeline.points import passes
-from headwater.pipeline.state import Place, Shard
+from headwater.pipeline.state import Place, Shard, alone
 from headwater.pipeline.time import NEVER, PLAN
 from headwater.result import Chain
 
@@ -95,6 +95,11 @@ class Logic(Protocol):
     @property
     def timed(self) -> str:
         """By what its time-outs go: 'watermark', 'clock', or '' without any. One that has some is also called without rows."""
+        ...
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it has state. Without, what changes is only written down."""
         ...
 
     def schema(self, rows: StructType) -> StructType:
@@ -223,9 +228,13 @@ def _stream_shell(
         for number in sorted(pc.unique(table.column("_shard")).to_pylist()):
             mine = table.filter(pc.equal(table.column("_shard"), number)).drop_columns(["_shard"])
             rows = mine.filter(pc.is_valid(mine.column("_key"))) if logic.timed else mine
-            shard = Shard(plan.places[name], number, plan.chains[name][number])
-            applied = logic.apply(rows, shard, Moment(plan.watermark, plan.now_us))
-            chain = shard.extended(plan.batch, uuid.uuid4().hex[:12], applied.changes)
+            place, attempt = plan.places[name], uuid.uuid4().hex[:12]
+            shard = Shard(place, number, plan.chains[name][number]) if logic.keeps else None
+            applied = logic.apply(rows, shard or Nothing(), Moment(plan.watermark, plan.now_us))
+            if shard is not None:
+                chain = shard.extended(plan.batch, attempt, applied.changes)
+            else:
+                chain = alone(place, number, plan.batch, attempt, applied.changes)
             nulls = pa.nulls(applied.rows.num_rows, pa.string())
             yield from _cast(applied.rows.append_column(FILE, nulls), out)
             note = msgspec.json.encode(Written(number, chain, applied.open)).decode()

@@ -25,7 +25,7 @@ from headwater.errors import UsageError
 from headwater.graph import View
 from headwater.pipeline import forget, source, time
 from headwater.pipeline.checkpoint import Checkpoint
-from headwater.pipeline.differing import PUBLISH
+from headwater.pipeline.differing import PUBLISH, appended
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecord, LateRecords
@@ -238,7 +238,10 @@ class Publisher:
         for chain in chains:
             if chain and chain[-1].version == batch:
                 found = contents(self._places[PUBLISH], chain[-1])
-                yield from forget.records(found) if self._view.forget is not None else found
+                if self._view.append:
+                    yield from appended(found)
+                else:
+                    yield from forget.records(found) if self._view.forget is not None else found
 
     # ---- time ------------------------------------------------------------------------------------------
 

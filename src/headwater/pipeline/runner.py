@@ -164,7 +164,9 @@ class Runner:
     def _make_topics(self) -> None:
         streams = [stream.topic for stream in self.graph.streams.values() if stream.pattern is None]
         self._topics.ensure(streams, self.settings.partitions, compact=False)
-        self._topics.ensure(self._views, self.settings.partitions, compact=True)
+        for compact in (True, False):
+            names = [name for name, view in self._views.items() if view.append != compact]
+            self._topics.ensure(names, self.settings.partitions, compact=compact)
         self._topics.ensure(map(result.topic, self._views), 1, compact=True)
         self._topics.ensure([time.TICKS], time.TICK_PARTITIONS, compact=False)
         for view, run in (self._shadows or {}).items():

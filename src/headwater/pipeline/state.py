@@ -26,7 +26,7 @@ from headwater.errors import StorageError
 from headwater.pipeline.points import passes
 from headwater.result import Chain, File
 
-__all__ = ["Place", "Shard", "contents", "names", "remove", "whole_file"]
+__all__ = ["Place", "Shard", "alone", "contents", "names", "remove", "whole_file"]
 
 ROWS_PER_BATCH = 50_000
 CHAIN_FILES_MAX = 16
@@ -132,6 +132,14 @@ def _batches(place: Place, file: File) -> Iterator[pa.RecordBatch]:
     reader = ipc.open_file(pa.BufferReader(data))
     for number in range(reader.num_record_batches):
         yield reader.get_batch(number)
+
+
+def alone(
+    place: Place, number: int, batch: int, attempt: str, changes: Mapping[bytes, bytes | None]
+) -> Chain:
+    """What a step without state has made of a batch: a file that needs none before it."""
+    name = f"{number}-{batch}-{attempt}.delta"
+    return (_write(place, name, batch, changes.items(), whole=True),) if changes else ()
 
 
 def whole_file(place: Place, name: str, version: int, items: Iterable[tuple[bytes, bytes]]) -> File:

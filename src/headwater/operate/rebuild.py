@@ -45,6 +45,11 @@ class Rebuild:
             raise UsageError(f"unknown view {view!r}", expected=", ".join(graph.views))
         if graph.views[view].latency == "realtime":
             raise UsageError(f"view {view!r} runs in real time and cannot be rebuilt beside itself")
+        if graph.views[view].append:
+            raise UsageError(
+                f"view {view!r} appends: its readers have its records already",
+                hint=f"throw them away with headwater view reset {view}, or give the new one another name",
+            )
         self._app = app
         self._settings = settings
         self._view: View = graph.views[view]
