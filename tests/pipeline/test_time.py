@@ -119,6 +119,15 @@ def counts(shop: Shop, view: str) -> dict[str, int]:
     return {key[11:16]: row["n"] for key, row in shop.table(view).items()}
 
 
+def dropped_by_spark(runner: Runner) -> int:
+    return sum(
+        state["numRowsDroppedByWatermark"]
+        for query in runner._queries.values()
+        for progress in query.recentProgress
+        for state in progress["stateOperators"]
+    )
+
+
 @pytest.mark.spark
 def test_late_records_land_beside_the_view_once_with_what_they_missed(shop):
     shop.make("orders")
@@ -136,7 +145,9 @@ def test_late_records_land_beside_the_view_once_with_what_they_missed(shop):
     ):
         shop.send(part)
         for each in apps:
-            Runner(each, shop.settings).once()
+            runner = Runner(each, shop.settings)
+            runner.once()
+            assert dropped_by_spark(runner) == 0
 
     on_time = {"09:00": 1, "09:20": 1, "09:30": 1, "09:50": 1, "10:00": 1}
     assert counts(shop, sided) == counts(shop, dropped) == on_time
