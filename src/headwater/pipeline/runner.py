@@ -113,14 +113,14 @@ class Runner:
     def stop(self) -> None:
         """Lets each query finish its current batch, then ends it. Safe to call twice."""
         self._stopping.set()
+        if self._watch.is_alive():
+            self._watch.join()  # it may be starting a query again
         for publisher in self._publishers.values():
             publisher.stopping.set()
         for name, running in self._queries.items():
             if name in self._publishers:
                 self._finish_batch(running)
             running.stop()
-        if self._watch.is_alive():
-            self._watch.join()
         for settlement in self._settlements.values():
             settlement.settle(session.start(self.settings), None)
         self._close()
