@@ -30,6 +30,15 @@ class File(msgspec.Struct, frozen=True, array_like=True):
     rows: int
     size_bytes: int
     checksum: int
+    entries: int = 0
+    """How many the shard has after it."""
+    state_bytes: int = 0
+    """The length of their keys and values."""
+
+    @property
+    def delta(self) -> bool:
+        """Whether it holds the changes of one batch, and not those of several."""
+        return self.name.endswith(".delta")
 
 
 Chain = tuple[File, ...]
@@ -63,6 +72,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed: int = 0
     """Records that it published."""
     state: Chains = {}
+    layouts: dict[str, str] = {}
+    """By operator, how its state is laid out (``pipeline/layout.py``), where an entry is not simply a key and its value."""
+    scaling: str = ""
+    """Names the last change of the number of shards: copies of state from before it are of other shards."""
     shadow: bool = False
     """A run that is still catching up, beside the one that readers see: its records are in ``<view>.<run>.shadow``."""
     definition: str = ""

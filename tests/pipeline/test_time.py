@@ -101,7 +101,7 @@ def order(n: int, minute: float, customer: int = 1) -> Order:
 
 
 def windows(orders):
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as F  # noqa: N812
 
     return orders.groupBy(F.window("at", "10 minutes")).agg(F.count("*").alias("n"))
 

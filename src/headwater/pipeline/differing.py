@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from headwater.graph import View
 from headwater.pipeline import operator, wire
 from headwater.pipeline.forget import Forgetting
+from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.operator import Applied, Logic, Moment, Site, State
 
 __all__ = ["PUBLISH", "differing", "revised", "staged"]
@@ -28,6 +29,7 @@ class Differing(msgspec.Struct, frozen=True):
     kind: str = PUBLISH
     key: tuple[str, ...] = ()
     timed: str = ""
+    layout: str = PLAIN
 
     def schema(self, rows: StructType) -> StructType:  # noqa: ARG002
         return NO_ROWS
@@ -41,7 +43,7 @@ def staged(rows: DataFrame, view: View, site: Site) -> DataFrame:
     logic: Logic = Differing()
     if view.forget is not None:
         logic = Forgetting(logic, view.forget)
-    site.timed[PUBLISH] = logic.timed
+    site.add(PUBLISH, logic)
     key, value = wire.expressions(rows.schema, view)
     keyed = rows.selectExpr(f"{value} AS _value", f"{key} AS _key")
     return operator.shell(PUBLISH, logic, operator.sharded(keyed, site, logic.timed), NO_ROWS)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from headwater.late import duration_us
+from headwater.pipeline.layout import FORGETTING
 from headwater.pipeline.operator import Applied, Logic, Moment, State
 
 __all__ = ["Forgetting", "records"]
@@ -28,6 +29,7 @@ class Forgetting(msgspec.Struct, frozen=True):
     logic: Logic
     after: str
     timed: str = "clock"
+    layout: str = FORGETTING
 
     @property
     def kind(self) -> str:

@@ -10,6 +10,7 @@ import pyarrow.types as pt
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headwater.errors import UsageError
+from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.operator import Applied, Moment, State
 
 __all__ = ["Count", "Latest"]
@@ -22,6 +23,7 @@ class Count(msgspec.Struct, frozen=True):
     column: str = "count"
     kind: str = "count"
     timed: str = ""
+    layout: str = PLAIN
 
     def schema(self, rows: StructType) -> StructType:
         fields = [field for field in rows.fields if field.name in self.key]
@@ -46,6 +48,7 @@ class Latest(msgspec.Struct, frozen=True):
     time: str
     kind: str = "latest"
     timed: str = ""
+    layout: str = PLAIN
 
     def schema(self, rows: StructType) -> StructType:
         if self.time not in rows.names:

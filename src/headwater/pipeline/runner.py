@@ -17,7 +17,7 @@ from headwater import result
 from headwater.app import App
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
-from headwater.errors import Fenced, HeadwaterError, MachineError, UsageError
+from headwater.errors import Fenced, HeadwaterError, MachineError, StorageError, UsageError
 from headwater.graph import Graph, View
 from headwater.pipeline import late, query, session, source, time, wire
 from headwater.pipeline.checkpoint import Checkpoint
@@ -238,6 +238,7 @@ class Runner:
             invalid=self._invalid,
             late=self._late,
             copies=session.copies(self.settings),
+            state_bytes_max=self.settings.state_bytes_max,
             clock=self._clock,
         )
         return self._publishers[name]
@@ -288,7 +289,7 @@ class Runner:
     def _failed(self, name: str, error: Exception | None) -> HeadwaterError:
         publisher = self._publishers.get(name)
         error = (publisher.failure if publisher else None) or error
-        if isinstance(error, Fenced | UsageError):
+        if isinstance(error, Fenced | UsageError | StorageError):
             return error
         said = query.first_line(error) if error else "it ended"
         cause = said.partition("terminated with exception: ")[2] or said
