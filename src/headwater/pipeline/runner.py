@@ -29,6 +29,7 @@ from headwater.pipeline.prepare import prepare
 from headwater.pipeline.progress import Progress
 from headwater.pipeline.publish import Prepared, Publisher, sink_options
 from headwater.pipeline.realtime import Settlement
+from headwater.pipeline.shared import check_shared
 from headwater.pipeline.ticks import Ticks
 from headwater.pipeline.topics import Positions, Topics, behind
 
@@ -148,6 +149,7 @@ class Runner:
         spark = session.start(self.settings, slots=self._slots(), import_folder=self._app.folder)
         self._groups = Groups(spark, self.settings.access)
         try:
+            check_shared(spark, self.settings, session.data(self.settings) / "checkpoints")
             for name, view in self._views.items():
                 self._prepared[name] = self._prepare(spark, view)
             for prepared in self._prepared.values():
