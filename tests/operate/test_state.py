@@ -1,11 +1,15 @@
 """One key at one batch, and how much a view keeps, from results and files alone."""
 
 import struct
+import sys
+import uuid
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from headwater.cli import main
+from headwater.client import Client, producer
 from headwater.errors import UsageError
 from headwater.operate.state import at_batch, entry, shown, sizes
 from headwater.pipeline.layout import FORGETTING, shard_of
@@ -127,3 +131,46 @@ def test_sizes_count_what_is_there_now(known):
 )
 def test_values_are_shown_as_well_as_can_be(value, text):
     assert shown(value) == text
+
+
+def test_the_command_shows_sizes_a_value_and_what_is_wrong(bootstrap, tmp_path, known, monkeypatch, capfd):
+    view = f"state-{uuid.uuid4().hex[:8]}"
+    Client(bootstrap).ensure_topics([f"{view}.progress"], 1)
+    out = producer(bootstrap)
+    for each in known.values():
+        out.produce(f"{view}.progress", msgspec.json.encode(each), str(each.batch))
+    assert out.flush(30) == 0
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / view).symlink_to(tmp_path)
+    monkeypatch.setenv("HEADWATER_LOG", f"kafka://{bootstrap}")
+    monkeypatch.setenv("HEADWATER_STORE", f"sqlite:{tmp_path}/views")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def headwater(*arguments: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr(sys, "argv", ["headwater", "view", "state", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said, complaint = capfd.readouterr()
+        return int(ended.value.code or 0), (said + complaint).splitlines()
+
+    code, lines = headwater(view)
+    assert (code, lines[0]) == (0, "batch 3 of run r")
+    assert [line.split()[1] for line in lines if "│" in line] == ["count1", "publish"]
+    assert headwater(view, "fr") == (
+        0,
+        [
+            '{"n":1}',
+            f"after batch 3, in shard {shard_of(b'fr', SHARDS)} of publish; written in batch 1",
+        ],
+    )
+    assert headwater(view, "de", "--at", "2", "--operator", "count1")[1][0] == '{"n":2}'
+    for wrong, text in [
+        ((view, "xx"), "no key 'xx'"),
+        ((view, "--at", "9"), "no result of batch 9"),
+        ((view, "de", "--operator", "sum"), "no operator 'sum'"),
+        (("nobody", "de"), "no view 'nobody'"),
+    ]:
+        code, lines = headwater(*wrong)
+        assert code == UsageError.exit_code
+        assert len(lines) == 1
+        assert text in lines[0]
