@@ -50,7 +50,7 @@ def test_workers_in_processes_of_their_own_share_it(tmp_path):
         from headwater.pipeline.shared import probe
 
         folder = Path(sys.argv[1])
-        spark = session.start(Settings(log=f"embedded:{folder}", spark="local-cluster[2,1,512]"))
+        spark = session.start(Settings(log=f"embedded:{folder}", spark="local-cluster[2,1,1024]"))
         probe(spark, folder / "checkpoints", "local-cluster")
         print("shared")
         spark.stop()

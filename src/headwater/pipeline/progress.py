@@ -131,6 +131,9 @@ class Progress:
             self._produce_result(result)
             passes("before commit")
             self._commit()
+        except KafkaException as error:
+            self._abort()
+            raise self._failed(error.args[0]) from error
         except BaseException:
             self._abort()
             raise
@@ -148,6 +151,9 @@ class Progress:
                 self._produce_result(result)
             passes("before commit")
             self._commit()
+        except KafkaException as error:
+            self._abort()
+            raise self._failed(error.args[0]) from error
         except BaseException:
             self._abort()
             raise
