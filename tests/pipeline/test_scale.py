@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import headwater as hw
 from headwater.client import Client
@@ -256,17 +257,19 @@ def test_a_kill_leaves_the_old_shards_or_the_new_ones(shop, tmp_path, point, aft
 
 @pytest.mark.spark
 def test_copies_of_other_shards_are_never_taken(shop):
-    """Another machine still has its copies, of the same numbers and the same version."""
+    """Another machine still has its copies, of the same numbers and the same version: a batch that failed has brought them there."""
     shop.make("orders")
-    shop.send(orders(40))
+    shop.send(orders(3))
     Runner(app(shop), shop.settings).once()
     view = shop.name("counted")
+    shop.send(orders(40, start=3))
+    with pytest.raises(StorageError):
+        Runner(app(shop), replace(shop.settings, state_bytes_max=1)).once()
     copies = shop.settings.data / "copies"
     shutil.copytree(copies, copies.with_name("kept"))
-    scale(shop.settings, view, 3)
+    scale(shop.settings, view, 3)  # fr moves from shard 0 to shard 1
     shutil.rmtree(copies)
     copies.with_name("kept").rename(copies)
-    shop.send(orders(40, start=40))
     Runner(app(shop), shop.settings).once()
     assert shop.table(view) == rows(app(shop), shop.settings)[view]
 
@@ -305,8 +308,6 @@ def test_what_cannot_be_scaled_is_said(shop):
 
 @pytest.mark.spark
 def test_state_beyond_its_limit_fails_the_batch_and_goes_on_when_there_is_room(shop):
-    from msgspec.structs import replace
-
     shop.make("orders")
     view = shop.name("listed")
     declared = shop.app()
