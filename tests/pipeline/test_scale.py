@@ -259,19 +259,21 @@ def test_a_kill_leaves_the_old_shards_or_the_new_ones(shop, tmp_path, point, aft
 def test_copies_of_other_shards_are_never_taken(shop):
     """Another machine still has its copies, of the same numbers and the same version: a batch that failed has brought them there."""
     shop.make("orders")
-    shop.send(orders(3))
-    Runner(app(shop), shop.settings).once()
     view = shop.name("counted")
+    declared = shop.app()
+    declared.view(key="country", name=view)(lambda orders: hw.count(orders, "country", column="n"))
+    shop.send(orders(3))
+    Runner(declared, shop.settings).once()
     shop.send(orders(40, start=3))
     with pytest.raises(StorageError):
-        Runner(app(shop), replace(shop.settings, state_bytes_max=1)).once()
+        Runner(declared, replace(shop.settings, state_bytes_max=1)).once()
     copies = shop.settings.data / "copies"
     shutil.copytree(copies, copies.with_name("kept"))
     scale(shop.settings, view, 3)  # fr moves from shard 0 to shard 1
     shutil.rmtree(copies)
     copies.with_name("kept").rename(copies)
-    Runner(app(shop), shop.settings).once()
-    assert shop.table(view) == rows(app(shop), shop.settings)[view]
+    Runner(declared, shop.settings).once()
+    assert shop.table(view) == rows(declared, shop.settings)[view]
 
 
 @pytest.mark.spark
