@@ -53,7 +53,21 @@ def app(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["", "demo", "up", "run", "broker", "graph", "doctor", "view", "view list", "view rows"]
+    "command",
+    [
+        "",
+        "demo",
+        "up",
+        "run",
+        "broker",
+        "graph",
+        "doctor",
+        "view",
+        "view list",
+        "view rows",
+        "view scale",
+        "view state",
+    ],
 )
 def test_every_command_has_help_with_examples(command):
     result = headwater(*command.split(), "--help")

@@ -233,6 +233,65 @@ def view_reset(name: Annotated[str, typer.Argument(help="The view.", show_defaul
     typer.echo(f"view {name} is gone; the next start makes it anew from its streams")
 
 
+@view.command("scale", epilog=_examples("headwater view scale revenue --shards 8"))
+def view_scale(
+    name: Annotated[str, typer.Argument(help="The view.", show_default=False)],
+    *,
+    shards: Annotated[int, typer.Option(help="How many it is to have.", show_default=False)],
+) -> None:
+    """Divide the state of a view that stands among another number of shards; its rows stay as they are."""
+    from headwater.operate.scale import scale
+
+    had = scale(load(), name, shards)
+    typer.echo(f"view {name} had {had} shards and has {shards}; it goes on with the next start")
+
+
+@view.command(
+    "state",
+    epilog=_examples("headwater view state revenue", "headwater view state revenue DE --at 41"),
+)
+def view_state(
+    name: Annotated[str, typer.Argument(help="The view.", show_default=False)],
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            help="A key, as the view's topic has it; without one, how much there is.", show_default=False
+        ),
+    ] = None,
+    *,
+    at: Annotated[
+        int | None,
+        typer.Option(metavar="BATCH", help="After this batch.  [default: the last]", show_default=False),
+    ] = None,
+    operator: Annotated[str, typer.Option(help="The operator whose state it is.")] = "publish",
+) -> None:
+    """What a view keeps from batch to batch: the size of it, or the value of one key."""
+    from headwater.operate import state
+
+    settings = load()
+    found = state.at_batch(name, state.results(settings, name), at)
+    if key is None:
+        typer.echo(f"batch {found.batch} of run {found.run}")
+        _print_table([_shown_size(each) for each in state.sizes(found)])
+        return
+    entry = state.entry(settings.data / "checkpoints" / name, name, found, operator, key.encode())
+    typer.echo(state.shown(entry.value))
+    when = f"batch {entry.changed}" + ("" if entry.exactly else " or before")
+    typer.echo(f"after batch {entry.batch}, in shard {entry.shard} of {operator}; written in {when}")
+
+
+def _shown_size(stored: Any) -> dict[str, str]:
+    return {
+        "operator": stored.operator,
+        "shards": str(stored.shards),
+        "entries": f"{stored.entries:,}",
+        "bytes": f"{stored.state_bytes:,}",
+        "files": str(stored.files),
+        "bytes of files": f"{stored.file_bytes:,}",
+        "largest shard": f"{stored.largest} ({stored.largest_bytes:,} bytes)",
+    }
+
+
 @view.command(
     "rebuild",
     epilog=_examples(

@@ -30,6 +30,15 @@ class File(msgspec.Struct, frozen=True, array_like=True):
     rows: int
     size_bytes: int
     checksum: int
+    entries: int = 0
+    """How many the shard has after it."""
+    state_bytes: int = 0
+    """The length of their keys and values."""
+
+    @property
+    def delta(self) -> bool:
+        """Whether it holds the changes of one batch, and not those of several."""
+        return self.name.endswith(".delta")
 
 
 Chain = tuple[File, ...]
@@ -63,8 +72,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed: int = 0
     """Records that it published."""
     state: Chains = {}
-    generation: int = 0
-    """Grows when its files were made anew: copies of another generation are worth nothing."""
+    layouts: dict[str, str] = {}
+    """By operator, how its state is laid out (``pipeline/layout.py``), where an entry is not simply a key and its value."""
+    generation: str = ""
+    """Names the last time that all of its files were made anew, by a swap or another number of shards: copies from before it are worth nothing."""
     shadow: bool = False
     """A run that is still catching up, beside the one that readers see: its records are in ``<view>.<run>.shadow``."""
     definition: str = ""

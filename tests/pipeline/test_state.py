@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import StorageError
-from headwater.pipeline.state import CHAIN_FILES_MAX, Place, Shard, contents
+from headwater.pipeline.state import CHAIN_FILES_MAX, Place, Shard, check_size, contents, size_of
 from headwater.result import Chain
 
 keys = st.sampled_from([b"", b"a", b"b", b"c" * 511, b"d" * 512, "ü".encode(), b"\x00", b"z" * 5000])
@@ -46,6 +46,7 @@ def test_a_shard_equals_a_dict_whether_its_copy_is_kept_or_made_anew(tmp_path_fa
         shard = Shard(place, 0, chain)
         assert dict(shard.items()) == model
         assert shard.get(sorted(model)) == model
+        assert size_of(chain) == (len(model), sum(len(key) + len(value) for key, value in model.items()))
     assert len(chain) <= CHAIN_FILES_MAX + 1
 
 
@@ -109,3 +110,15 @@ def test_a_delta_holds_just_the_changes(place):
     chain = applied(place, [{b"k": b"1", b"l": b"1"}, {b"k": None}])
 
     assert dict(contents(place, chain[1])) == {b"k": None}
+
+
+def test_a_shard_may_not_grow_beyond_its_limit_but_shrink(place):
+    small = applied(place, [{b"k": b"1234"}])
+    large = applied(place, [{b"l": b"12345678"}], small, start=1)
+    less = applied(place, [{b"k": None}], large, start=2)
+
+    check_size("v", {"op": [(), small]}, {"op": [(), large]}, limit=14)
+    check_size("v", {"op": [large]}, {"op": [less]}, limit=1)
+    check_size("v", {"op": [large]}, {"op": [large]}, limit=1)
+    with pytest.raises(StorageError, match=r"'v': state of op, shard 1 of 2, .*got 14 bytes in 2 entries"):
+        check_size("v", {"op": [(), small]}, {"op": [(), large]}, limit=13)

@@ -24,12 +24,13 @@ from headwater.operate import topic
 from headwater.pipeline import late, session
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
+from headwater.pipeline.layout import PLAIN, layout
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Progress
 from headwater.pipeline.publish import places
 from headwater.pipeline.published import Published, differences, taken_over
 from headwater.pipeline.runner import Runner
-from headwater.pipeline.state import Place, whole_file
+from headwater.pipeline.state import Place, size_of, whole_file
 from headwater.pipeline.topics import Topics, behind
 from headwater.result import Chain, Result
 
@@ -120,12 +121,13 @@ class Rebuild:
         chains: list[Chain] = []
         for shard in new.shards:
             name = f"{shard.number}-{after.batch}-{attempt}.swap"
-            chains.append((whole_file(place, name, after.batch, taken_over(new, shard, old)),))
+            entries = taken_over(new, shard, old)
+            chains.append((whole_file(place, name, after.batch, entries, size_of(shard.chain)),))
         state = {**after.state, PUBLISH: chains}
-        return msgspec.structs.replace(after, shadow=False, generation=after.generation + 1, state=state)
+        return msgspec.structs.replace(after, shadow=False, generation=attempt, state=state)
 
     def _published(self, of: Result) -> Published:
-        return Published(self._place(of), of.state[PUBLISH], forgetting=self._view.forget is not None)
+        return Published(self._place(of), of.state[PUBLISH], layout(of.layouts.get(PUBLISH, PLAIN)))
 
     def _place(self, of: Result) -> Place:
         checkpoint = Checkpoint(self._folder / of.run)

@@ -1,6 +1,5 @@
 """Reset: throws a view's results away, so that the next start makes them anew from the log."""
 
-import os
 import shutil
 
 from headwater import result
@@ -8,6 +7,7 @@ from headwater.client import Client
 from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.operate import topic
+from headwater.operate.running import refuse_while_running
 
 __all__ = ["reset"]
 
@@ -17,13 +17,7 @@ def reset(settings: Settings, view: str) -> None:
 
     Raises UsageError while the pipeline runs, and for a view that has published nothing.
     """
-    running = settings.data / "run" / "pipeline.pid"
-    if running.exists() and _lives(int(running.read_text())):
-        raise UsageError(
-            f"view {view!r} cannot be reset while the pipeline runs",
-            got=f"process {running.read_text().strip()}",
-            hint="stop it first",
-        )
+    refuse_while_running(settings, f"view {view!r} cannot be reset")
     known = Client(settings.access).partitions()
     if result.topic(view) not in known:
         raise UsageError(
@@ -33,13 +27,3 @@ def reset(settings: Settings, view: str) -> None:
         if name in known:
             topic.delete(settings.access, name)
     shutil.rmtree(settings.data / "checkpoints" / view, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from headwater.graph import View
 from headwater.pipeline import operator, wire
 from headwater.pipeline.forget import Forgetting
+from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.operator import Applied, Logic, Moment, Site, State
 
 __all__ = ["PUBLISH", "appended", "differing", "revised", "staged"]
@@ -31,6 +32,7 @@ class Differing(msgspec.Struct, frozen=True):
     key: tuple[str, ...] = ()
     timed: str = ""
     keeps: bool = True
+    layout: str = PLAIN
 
     def schema(self, rows: StructType) -> StructType:  # noqa: ARG002
         return NO_ROWS
@@ -46,6 +48,7 @@ class Appending(msgspec.Struct, frozen=True):
     key: tuple[str, ...] = ()
     timed: str = ""
     keeps: bool = False
+    layout: str = PLAIN
 
     def schema(self, rows: StructType) -> StructType:  # noqa: ARG002
         return NO_ROWS
@@ -70,7 +73,7 @@ def staged(rows: DataFrame, view: View, site: Site) -> DataFrame:
     logic: Logic = Appending() if view.append else Differing()
     if view.forget is not None:
         logic = Forgetting(logic, view.forget)
-    site.timed[PUBLISH] = logic.timed
+    site.add(PUBLISH, logic)
     key, value = wire.expressions(rows.schema, view)
     keyed = rows.selectExpr(f"{value} AS _value", f"{key} AS _key")
     return operator.shell(PUBLISH, logic, operator.sharded(keyed, site, logic.timed), NO_ROWS)

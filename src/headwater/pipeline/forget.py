@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from headwater.late import duration_us
+from headwater.pipeline.layout import FORGETTING
 from headwater.pipeline.operator import Applied, Logic, Moment, State
 
 __all__ = ["Forgetting", "records"]
@@ -29,6 +30,7 @@ class Forgetting(msgspec.Struct, frozen=True):
     after: str
     timed: str = "clock"
     keeps: bool = True
+    layout: str = FORGETTING
 
     @property
     def kind(self) -> str:

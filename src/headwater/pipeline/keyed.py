@@ -10,6 +10,7 @@ import pyarrow.types as pt
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headwater.errors import UsageError
+from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.operator import Applied, Moment, State
 
 __all__ = ["Count", "Latest"]
@@ -23,6 +24,7 @@ class Count(msgspec.Struct, frozen=True):
     kind: str = "count"
     timed: str = ""
     keeps: bool = True
+    layout: str = PLAIN
 
     def schema(self, rows: StructType) -> StructType:
         fields = [field for field in rows.fields if field.name in self.key]
@@ -48,6 +50,7 @@ class Latest(msgspec.Struct, frozen=True):
     kind: str = "latest"
     timed: str = ""
     keeps: bool = True
+    layout: str = PLAIN
 
     def schema(self, rows: StructType) -> StructType:
         if self.time not in rows.names:

@@ -102,6 +102,11 @@ class Logic(Protocol):
         """Whether it has state. Without, what changes is only written down."""
         ...
 
+    @property
+    def layout(self) -> str:
+        """How its entries belong to keys (``layout.py``): '' when each is a key and its value."""
+        ...
+
     def schema(self, rows: StructType) -> StructType:
         """The rows that it makes of such rows."""
         ...
@@ -147,10 +152,18 @@ class Site:
     timed: dict[str, str] = field(default_factory=dict)
     """The names of its operators, and by what their time-outs go."""
 
+    layouts: dict[str, str] = field(default_factory=dict)
+    """How the state of those is laid out that is not simply keys and values."""
+
     def name(self, logic: Logic) -> str:
         name = f"{logic.kind}{len(self.timed) + 1}"
-        self.timed[name] = logic.timed
+        self.add(name, logic)
         return name
+
+    def add(self, name: str, logic: Logic) -> None:
+        self.timed[name] = logic.timed
+        if logic.layout:
+            self.layouts[name] = logic.layout
 
 
 _site: ContextVar[Site | None] = ContextVar("site", default=None)

@@ -33,7 +33,7 @@ def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, s
                 hint="leave out latency='realtime'",
             )
         ready = plan.name_observations(plan.versioned(frame, view, graph))
-        return Prepared(view, ready, {}, shards, {}, _definition(view, frame, site))
+        return Prepared(view, ready, {}, {}, shards, {}, _definition(view, frame, site))
     judged = plan.keeps_time(frame) or "watermark" in site.timed.values()
     if judged:
         frame, site = _build(spark, settings, graph, view, shards, judged=True)
@@ -44,7 +44,7 @@ def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, s
     }
     definition = _definition(view, frame, site)
     staged = plan.name_observations(differing.staged(frame, view, site))
-    return Prepared(view, staged, site.timed, shards, inputs, definition)
+    return Prepared(view, staged, site.timed, site.layouts, shards, inputs, definition)
 
 
 def _build(

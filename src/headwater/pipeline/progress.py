@@ -133,8 +133,7 @@ class Progress:
             outputs = self._reached() if changed else {}
             known = self.last.outputs if self.last else {}
             result = msgspec.structs.replace(result, changed=changed, outputs=known | outputs)
-            key = f"{result.run}#{result.batch % RESULTS_KEPT}"
-            self._producer.produce(topic(self._view), msgspec.json.encode(result), key)
+            self._produce_result(result)
             passes("before commit")
             self._commit()
         except KafkaException as error:
@@ -148,6 +147,22 @@ class Progress:
         self.results[result.batch] = result
         self.results.pop(result.batch - RESULTS_KEPT, None)
         return result
+
+    def revise(self, revised: Iterable[Result]) -> None:
+        """Puts results in the place of those of the same batches, all or none; what these have published stays."""
+        self._call(self._producer.begin_transaction)
+        try:
+            for result in revised:
+                self._produce_result(result)
+            passes("before commit")
+            self._commit()
+        except KafkaException as error:
+            self._abort()
+            raise self._failed(error.args[0]) from error
+        except BaseException:
+            self._abort()
+            raise
+        passes("after commit")
 
     def close(self) -> None:
         """Ends the producer; the results stay readable."""
@@ -165,6 +180,10 @@ class Progress:
                 self._produce_part(part)
             changed += len(part)
         return changed
+
+    def _produce_result(self, result: Result) -> None:
+        key = f"{result.run}#{result.batch % RESULTS_KEPT}"
+        self._producer.produce(topic(self._view), msgspec.json.encode(result), key)
 
     def _produce_late(self, record: LateRecord) -> None:
         while True:

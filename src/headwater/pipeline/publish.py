@@ -32,7 +32,7 @@ from headwater.pipeline.late import LateRecord, LateRecords
 from headwater.pipeline.operator import OBSERVED, Plan, Written, written
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Progress
-from headwater.pipeline.state import Place, contents, names, remove
+from headwater.pipeline.state import Place, check_size, contents, names, remove
 from headwater.result import Chain, Chains, Result, files_of
 
 __all__ = ["Prepared", "Publisher", "Stopping", "sink_options"]
@@ -60,6 +60,8 @@ class Prepared(msgspec.Struct, frozen=True):
     frame: Any
     timed: dict[str, str]
     """By what the time-outs of its operators go, its publication included."""
+    layouts: dict[str, str]
+    """How the state of its operators is laid out."""
     shards: int
     inputs: dict[str, time.Input]
     """Its streams, when it has a watermark; empty otherwise."""
@@ -82,6 +84,7 @@ class Publisher:
         invalid: InvalidRecords,
         late: LateRecords,
         copies: Path,
+        state_bytes_max: int,
         clock: Clock,
     ) -> None:
         self.stopping = threading.Event()
@@ -95,6 +98,7 @@ class Publisher:
         self._invalid = invalid
         self._late = late
         self._clock = clock
+        self._state_bytes_max = state_bytes_max
         self._progress = progress
         self._progress.open(checkpoint.last())
         self._last = self._known()
@@ -145,6 +149,7 @@ class Publisher:
         files = self._run(rows)
         passes("batch was computed")
         result = self._result(batch, files, watermark, now_ms)
+        check_size(self._view.name, self._last.state, result.state, self._state_bytes_max)
         late_rows = self._late_rows(rows, batch, result)
         self._last = self._progress.publish(result, self._changes(result.state[PUBLISH], batch), late_rows)
         self._heard = result.heard
@@ -213,6 +218,7 @@ class Publisher:
             inputs=self._checkpoint.reached(batch),
             partitions=self._progress.partitions,
             state=state,
+            layouts=self._prepared.layouts,
             shadow=self._progress.shadow,
             definition=self._prepared.definition,
             watermark=watermark if self._prepared.inputs else None,
@@ -305,13 +311,12 @@ class Publisher:
 
 
 def places(
-    checkpoint: Checkpoint, copies: Path, operators: Iterable[str], generation: int
+    checkpoint: Checkpoint, copies: Path, operators: Iterable[str], generation: str
 ) -> dict[str, Place]:
     """Where the state of each operator of a run is."""
     return {
         name: Place(
-            str(checkpoint.folder / "shards" / name),
-            str(copies / checkpoint.run / str(generation) / name),
+            str(checkpoint.folder / "shards" / name), str(copies / checkpoint.run / generation / name)
         )
         for name in operators
     }

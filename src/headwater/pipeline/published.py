@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from zlib import crc32
 
 from headwater.pipeline.differing import revised
+from headwater.pipeline.layout import Layout, shard_of
 from headwater.pipeline.state import Place, Shard
 from headwater.result import Chain
 
 __all__ = ["Published", "differences", "taken_over"]
 
 LOOKUPS = 10_000
-HEAD_BYTES = 8
-"""With a time to live, a row stands behind the time at which it goes (``forget.py``)."""
 
 Row = tuple[bytes, bytes]
 
@@ -20,15 +18,15 @@ Row = tuple[bytes, bytes]
 class Published:
     """Rows by key, from all shards of a run at one version."""
 
-    def __init__(self, place: Place, chains: Sequence[Chain], *, forgetting: bool) -> None:
+    def __init__(self, place: Place, chains: Sequence[Chain], form: Layout) -> None:
         self.shards = [Shard(place, number, chain) for number, chain in enumerate(chains)]
-        self._forgetting = forgetting
+        self._form = form
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The rows of those keys that have one."""
         asked: list[list[bytes]] = [[] for _ in self.shards]
         for key in keys:
-            asked[crc32(key) % len(self.shards)].append(b"k" + key if self._forgetting else key)
+            asked[shard_of(key, len(self.shards))].append(self._form.place(key))
         entries = (
             entry
             for shard, wanted in zip(self.shards, asked, strict=True)
@@ -44,15 +42,13 @@ class Published:
 
     def row(self, entry: Row) -> Row | None:
         """The key and row in an entry of the state; None for one that is something else."""
-        key, value = entry
-        if not self._forgetting:
-            return entry
-        return (key[1:], value[HEAD_BYTES:]) if key[:1] == b"k" else None
+        owner = self._form.owner(*entry)
+        return (owner, self._form.value(entry[1])) if self._form.place(owner) == entry[0] else None
 
     def with_row(self, entry: Row, row: bytes) -> Row:
         """An entry with another row in it."""
         key, value = entry
-        return key, (value[:HEAD_BYTES] + row if self._forgetting else row)
+        return key, value[: len(value) - len(self._form.value(value))] + row
 
 
 def taken_over(new: Published, shard: Shard, old: Published) -> Iterator[Row]:

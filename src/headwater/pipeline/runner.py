@@ -17,7 +17,7 @@ from headwater import result
 from headwater.app import App
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
-from headwater.errors import Fenced, HeadwaterError, MachineError, UsageError
+from headwater.errors import Fenced, HeadwaterError, MachineError, StorageError, UsageError
 from headwater.graph import Graph, View
 from headwater.pipeline import late, query, session, source, time, wire
 from headwater.pipeline.checkpoint import Checkpoint
@@ -29,6 +29,7 @@ from headwater.pipeline.prepare import prepare
 from headwater.pipeline.progress import Progress
 from headwater.pipeline.publish import Prepared, Publisher, sink_options
 from headwater.pipeline.realtime import Settlement
+from headwater.pipeline.shared import check_shared
 from headwater.pipeline.ticks import Ticks
 from headwater.pipeline.topics import Positions, Topics, behind
 
@@ -153,6 +154,7 @@ class Runner:
         spark = session.start(self.settings, slots=self._slots(), import_folder=self._app.folder)
         self._groups = Groups(spark, self.settings.access)
         try:
+            check_shared(spark, self.settings, session.data(self.settings) / "checkpoints")
             for name, view in self._views.items():
                 self._prepared[name] = self._prepare(spark, view)
             for prepared in self._prepared.values():
@@ -245,6 +247,7 @@ class Runner:
             invalid=self._invalid,
             late=self._late,
             copies=session.copies(self.settings),
+            state_bytes_max=self.settings.state_bytes_max,
             clock=self._clock,
         )
         return self._publishers[name]
@@ -322,7 +325,7 @@ class Runner:
     def _failed(self, name: str, error: Exception | None) -> HeadwaterError:
         publisher = self._publishers.get(name)
         error = (publisher.failure if publisher else None) or error
-        if isinstance(error, Fenced | UsageError):
+        if isinstance(error, Fenced | UsageError | StorageError):
             return error
         said = query.first_line(error) if error else "it ended"
         cause = said.partition("terminated with exception: ")[2] or said

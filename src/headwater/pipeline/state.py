@@ -12,23 +12,42 @@ import shutil
 import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, BinaryIO, Self, cast
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, NamedTuple, Self, cast
 
 import lmdb
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from crc32c import crc32c
 from pyarrow import fs, ipc
 
 from headwater.errors import StorageError
 from headwater.pipeline.points import passes
-from headwater.result import Chain, File
+from headwater.result import Chain, Chains, File
 
-__all__ = ["Place", "Shard", "alone", "contents", "names", "remove", "whole_file"]
+__all__ = [
+    "Place",
+    "Shard",
+    "Size",
+    "Writing",
+    "alone",
+    "check_size",
+    "contents",
+    "found_in",
+    "names",
+    "read_only",
+    "remove",
+    "size_of",
+    "whole_file",
+]
 
 ROWS_PER_BATCH = 50_000
+READ_BYTES = 16 << 20
+"""Files that are larger are checked and read in pieces."""
 CHAIN_FILES_MAX = 16
 """Beyond so many files, those that are outweighed by what came after them are merged."""
 COPY_BYTES_MAX = 1 << 40
@@ -52,6 +71,32 @@ class Place(msgspec.Struct, frozen=True):
     copies: str
 
 
+class Size(NamedTuple):
+    """Of one shard: its entries, and the length of their keys and values."""
+
+    entries: int = 0
+    state_bytes: int = 0
+
+
+def size_of(chain: Chain) -> Size:
+    """The size of a shard after the last file of its chain."""
+    return Size(chain[-1].entries, chain[-1].state_bytes) if chain else Size()
+
+
+def check_size(view: str, before: Chains, after: Chains, limit: int) -> None:
+    """Raises StorageError when a batch lets a shard grow beyond the limit; one that is beyond it already may shrink."""
+    for name, chains in after.items():
+        for shard, (old, new) in enumerate(zip(before[name], chains, strict=True)):
+            size = size_of(new)
+            if size.state_bytes > max(limit, size_of(old).state_bytes):
+                raise StorageError(
+                    f"view {view!r}: state of {name}, shard {shard} of {len(chains)}, grows beyond its limit",
+                    got=f"{size.state_bytes:,} bytes in {size.entries:,} entries",
+                    expected=f"at most {limit:,} (setting state_bytes_max)",
+                    hint=f"let keys go with forget=, divide them with headwater view scale {view} --shards N, or raise the limit",
+                )
+
+
 class Shard:
     """A shard at one version, read by one task. Nothing of the batch under way is ever written into the copy.
 
@@ -63,6 +108,8 @@ class Shard:
         self.number = number
         self.chain = chain
         self.version = chain[-1].version if chain else NONE
+        self._lengths: dict[bytes, int | None] = {}
+        """Of the values that were asked for; None without one."""
         self._copy = _copy(Path(place.copies) / str(number))
         self._copy.advance(place, chain)
         if self._copy.version() != self.version:  # the copy of a later batch: an older one is being repeated
@@ -71,7 +118,10 @@ class Shard:
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The values of those keys that have one; fastest for sorted keys."""
-        return self._copy.get(keys)
+        found = self._copy.get(keys)
+        self._lengths |= dict.fromkeys(keys)
+        self._lengths |= {key: len(value) for key, value in found.items()}
+        return found
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The entries from one key up to, not with, another, in order; for keys of at most 511 bytes."""
@@ -87,7 +137,24 @@ class Shard:
         if not changes:
             return chain
         name = f"{self.number}-{batch}-{attempt}.delta"
-        return (*chain, _write(self.place, name, batch, changes.items(), whole=not chain))
+        size = self._size_with(changes)
+        return (*chain, _write(self.place, name, batch, changes.items(), whole=not chain, size=size))
+
+    def _size_with(self, changes: Mapping[bytes, bytes | None]) -> Size:
+        """The size after the changes. Logics have asked for nearly all that they change, so this hardly reads."""
+        unknown = [key for key in changes if key not in self._lengths]
+        if unknown:
+            self.get(unknown)
+        entries, state_bytes = size_of(self.chain)
+        for key, value in changes.items():
+            had = self._lengths[key]
+            if had is not None:
+                entries -= 1
+                state_bytes -= len(key) + had
+            if value is not None:
+                entries += 1
+                state_bytes += len(key) + len(value)
+        return Size(entries, state_bytes)
 
     def _merged(self, attempt: str) -> Chain:
         """The same state in fewer files: those from the first on that is lighter than all behind it become one."""
@@ -97,13 +164,14 @@ class Shard:
         at = min([*outweighed, len(sizes) - CHAIN_FILES_MAX // 2])
         name = f"{self.number}-{self.version}-{attempt}.merged"
         kept, merged = self.chain[:at], self.chain[at:]
+        size = size_of(self.chain)
         if not kept:
-            file = _write(self.place, name, self.version, self.items(), whole=True)
+            file = _write(self.place, name, self.version, self.items(), whole=True, size=size)
         else:
             together: dict[bytes, bytes | None] = {}
             for each in merged:
                 together.update(contents(self.place, each))
-            file = _write(self.place, name, self.version, sorted(together.items()), whole=False)
+            file = _write(self.place, name, self.version, sorted(together.items()), whole=False, size=size)
         passes("state files are merged")
         return (*kept, file)
 
@@ -117,21 +185,41 @@ def contents(place: Place, file: File) -> Iterator[tuple[bytes, bytes | None]]:
         yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
 
 
+def found_in(place: Place, file: File, key: bytes) -> tuple[bytes | None] | None:
+    """What a file says of a key: its value, or None for one that it removes; nothing if the file does not speak of it."""
+    for batch in _batches(place, file):
+        at = pc.index(batch.column(0), pa.scalar(key, pa.binary())).as_py()
+        if at >= 0:
+            return (batch.column(1)[at].as_py(),)
+    return None
+
+
 def _batches(place: Place, file: File) -> Iterator[pa.RecordBatch]:
     system, folder = fs.FileSystem.from_uri(place.files)
     path = f"{folder}/{file.name}"
     try:
-        with system.open_input_file(path) as stream:
-            data = stream.read()
+        stream = system.open_input_file(path)
     except FileNotFoundError as error:
         raise StorageError(f"state file {path} is missing", hint=REBUILD) from error
-    if len(data) != file.size_bytes or crc32c(data) != file.checksum:
-        got = f"{len(data)} bytes with checksum {crc32c(data):08x}"
-        expected = f"{file.size_bytes} bytes with {file.checksum:08x}"
-        raise StorageError(f"state file {path} is damaged", got=got, expected=expected, hint=REBUILD)
-    reader = ipc.open_file(pa.BufferReader(data))
-    for number in range(reader.num_record_batches):
-        yield reader.get_batch(number)
+    with stream:
+        size = stream.size()
+        data = stream.read() if size <= READ_BYTES else None
+        checksum = crc32c(data) if data is not None else _checksum(stream)
+        if size != file.size_bytes or checksum != file.checksum:
+            got = f"{size} bytes with checksum {checksum:08x}"
+            expected = f"{file.size_bytes} bytes with {file.checksum:08x}"
+            raise StorageError(f"state file {path} is damaged", got=got, expected=expected, hint=REBUILD)
+        reader = ipc.open_file(stream if data is None else pa.BufferReader(data))
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+
+
+def _checksum(stream: Any) -> int:
+    checksum = 0
+    while data := stream.read(READ_BYTES):
+        checksum = crc32c(data, checksum)
+    stream.seek(0)
+    return checksum
 
 
 def alone(
@@ -139,12 +227,15 @@ def alone(
 ) -> Chain:
     """What a step without state has made of a batch: a file that needs none before it."""
     name = f"{number}-{batch}-{attempt}.delta"
-    return (_write(place, name, batch, changes.items(), whole=True),) if changes else ()
+    size = Size(len(changes), sum(len(key) + len(value or b"") for key, value in changes.items()))
+    return (_write(place, name, batch, changes.items(), whole=True, size=size),) if changes else ()
 
 
-def whole_file(place: Place, name: str, version: int, items: Iterable[tuple[bytes, bytes]]) -> File:
+def whole_file(
+    place: Place, name: str, version: int, items: Iterable[tuple[bytes, bytes]], size: Size
+) -> File:
     """Writes the whole state of a shard at a version, synced."""
-    return _write(place, name, version, items, whole=True)
+    return _write(place, name, version, items, whole=True, size=size)
 
 
 def names(place: Place) -> list[str]:
@@ -163,22 +254,51 @@ REBUILD = "rebuild the view from the log: headwater view reset NAME"
 
 
 def _write(
-    place: Place, name: str, version: int, items: Iterable[tuple[bytes, bytes | None]], *, whole: bool
+    place: Place,
+    name: str,
+    version: int,
+    items: Iterable[tuple[bytes, bytes | None]],
+    *,
+    whole: bool,
+    size: Size,
 ) -> File:
-    system, folder = fs.FileSystem.from_uri(place.files)
-    path = f"{folder}/{name}"
-    rows = 0
-    with _Checked(system, folder, path) as out:
-        with ipc.new_file(pa.PythonFile(out, "w"), SCHEMA, options=OPTIONS) as writer:
-            for part in _chunks(items):
-                keys, values = zip(*part, strict=True)
-                writer.write_batch(
-                    pa.record_batch([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], SCHEMA)
-                )
-                rows += len(part)
-        passes("state delta is written")
-    passes("state delta is synced")
-    return File(name, version, whole, rows, out.size_bytes, out.checksum)
+    with Writing(place, name) as out:
+        for part in _chunks(items):
+            out.add(part)
+    return out.file(version, whole=whole, size=size)
+
+
+class Writing:
+    """A state file that is being written; once it is left it is safe on the disk."""
+
+    def __init__(self, place: Place, name: str) -> None:
+        self.name = name
+        self.rows = 0
+        system, folder = fs.FileSystem.from_uri(place.files)
+        self._out = _Checked(system, folder, f"{folder}/{name}")
+        self._writer = ipc.new_file(pa.PythonFile(self._out, "w"), SCHEMA, options=OPTIONS)
+
+    def add(self, part: Sequence[tuple[bytes, bytes | None]]) -> None:
+        keys, values = zip(*part, strict=True)
+        self._writer.write_batch(
+            pa.record_batch([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], SCHEMA)
+        )
+        self.rows += len(part)
+
+    def file(self, version: int, *, whole: bool, size: Size) -> File:
+        """How a result names it."""
+        return File(self.name, version, whole, self.rows, self._out.size_bytes, self._out.checksum, *size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        try:
+            self._writer.close()
+            passes("state delta is written")
+        finally:
+            self._out.__exit__(*failure)
+        passes("state delta is synced")
 
 
 def _chunks(items: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
@@ -317,6 +437,19 @@ class _Copy:
     def _version_in(self, transaction: Any) -> int:
         found = transaction.get(b"version", db=self._about)
         return int(_version.unpack(found)[0]) if found else NONE
+
+
+@contextmanager
+def read_only(place: Place, chain: Chain) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+    """Everything in a shard, from a copy that nobody else knows and that is gone afterwards."""
+    Path(place.copies).mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=place.copies) as folder:
+        copy = _Copy(Path(folder))
+        try:
+            copy.advance(place, chain)
+            yield copy.items()
+        finally:
+            copy.close()
 
 
 _pair = msgspec.msgpack.Decoder(tuple[bytes, bytes])
