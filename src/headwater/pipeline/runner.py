@@ -307,9 +307,11 @@ class Runner:
 
     def _follow(self, name: str) -> bool:
         fenced = self._fenced.setdefault(name, self._clock.monotonic())
-        seen = result.current(self._results(name))
+        found = self._results(name)
+        seen = result.current(found)
         if seen is None or seen.run == self._checkpoints[name].run:
-            return self._clock.monotonic() < fenced + FOLLOW_SECONDS_MAX
+            rebuilding = any(each.shadow for each in {each.run: each for each in found}.values())
+            return rebuilding and self._clock.monotonic() < fenced + FOLLOW_SECONDS_MAX
         if seen.definition != self._prepared[name].definition:
             raise UsageError(
                 f"view {name!r} was rebuilt by another version of the application",
