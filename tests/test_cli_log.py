@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headwater.cli import main
-from results import Driver
+from resultlog import Driver
 from servers import both_logs
 
 pytestmark = both_logs

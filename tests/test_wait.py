@@ -15,7 +15,7 @@ from headwater.position import Position
 from headwater.result import topic
 from headwater.wait import Follower, History, Mark, wait
 from headwater.write import Writer
-from results import Driver
+from resultlog import Driver
 from servers import both_logs, wait_until
 
 offsets = st.dictionaries(st.integers(0, 2), st.integers(0, 8), max_size=3)

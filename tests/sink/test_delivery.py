@@ -15,7 +15,7 @@ from headwater.client import Client
 from headwater.errors import StorageError
 from headwater.sink import Delivery
 from headwater.view import ViewTable
-from results import Driver
+from resultlog import Driver
 from servers import both_logs, wait_until
 from viewlog import ViewLog
 

@@ -9,7 +9,7 @@ import pytest
 
 import headwater as hw
 from headwater.client import Client
-from results import Driver
+from resultlog import Driver
 from servers import both_logs, wait_until
 
 
