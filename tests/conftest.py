@@ -22,8 +22,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="session")
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """A log: the embedded one, and Apache Kafka too where a test is marked with ``both_logs``."""
-    return request.getfixturevalue(getattr(request, "param", "broker")).bootstrap
+    """A log: the embedded one, and Apache Kafka too where a test is marked with ``both_logs``; TEST_LOG=kafka makes it that for all."""
+    usual = os.environ.get("TEST_LOG", "broker")
+    return request.getfixturevalue(getattr(request, "param", usual)).bootstrap
 
 
 @pytest.fixture
