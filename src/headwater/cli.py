@@ -55,7 +55,7 @@ cli = typer.Typer(
     add_completion=False,
 )
 view = typer.Typer(
-    help="The rows of views, from the tables that the console keeps.",
+    help="Views: their rows, what they keep, and making them anew.",
     epilog=_examples("headwater view list", "headwater view rows revenue --where country=DE --limit 5"),
     no_args_is_help=True,
 )
