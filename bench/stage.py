@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import pandas as pd
 from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.streaming import StatefulProcessor
 
 import headwater as hw
@@ -156,7 +157,7 @@ class Parts:
     def __init__(self) -> None:
         self.found: dict[str, list[float]] = {}
         for owner, name, what in (
-            (publish.Publisher, "_run", "tasks"),
+            (DataFrame, "collect", "tasks"),
             (progress.Progress, "publish", "result"),
             (publish.Publisher, "_take", "batch"),
         ):

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -86,14 +88,23 @@ def test_a_new_version_takes_the_place_of_the_old_in_one_step_and_back(shop, mor
     assert {key: row["n"] for key, row in shop.table(view).items()} == {"de": 31, "us": 31, "fr": 31}
 
 
-def test_a_running_pipeline_goes_on_with_the_new_run(shop):
+@contextmanager
+def running(shop: Shop, view: str) -> Iterator[Runner]:
+    """A pipeline with its first batch behind it."""
     shop.make("orders")
-    view = shop.name("totals")
     shop.send(orders(30))
     runner = Runner(app(shop, view), shop.settings)
     runner.start()
     try:
         wait_until(lambda: len(shop.table(view)) == 3, 60, "the first batch")
+        yield runner
+    finally:
+        runner.stop()
+
+
+def test_a_running_pipeline_goes_on_with_the_new_run(shop):
+    view = shop.name("totals")
+    with running(shop, view) as runner:
         first = run_of(shop, view)
         Rebuild(app(shop, view), shop.settings, view).run()
         assert run_of(shop, view) != first
@@ -104,24 +115,15 @@ def test_a_running_pipeline_goes_on_with_the_new_run(shop):
             "a batch of the new run by the old process",
         )
         assert [row[1] for row in seen(shop, view)] == [1, 1, 1, 2, 2, 2]
-    finally:
-        runner.stop()
 
 
 def test_a_running_pipeline_of_another_version_ends_and_says_so(shop):
-    shop.make("orders")
     view = shop.name("totals")
-    shop.send(orders(30))
-    runner = Runner(app(shop, view), shop.settings)
-    runner.start()
-    try:
-        wait_until(lambda: len(shop.table(view)) == 3, 60, "the first batch")
+    with running(shop, view) as runner:
         Rebuild(app(shop, view, BIG), shop.settings, view).run()
         shop.send(orders(30, start=30))
         with pytest.raises(UsageError, match="rebuilt by another version of the application"):
             wait_until(lambda: runner.wait(0.1), 60, "the end of the old version")
-    finally:
-        runner.stop()
 
 
 def test_what_cannot_be_rebuilt_is_refused(shop):

@@ -51,7 +51,7 @@ def forgetting(values: dict[bytes, bytes]) -> dict[bytes, bytes]:
     rows_of = pa.table(
         {"_key": pa.array(list(values), pa.binary()), "_value": pa.array(list(values.values()), pa.binary())}
     )
-    applied = forget.Forgetting(Differing(), "1 hour").apply(rows_of, Memory(), Moment(0, 7))
+    applied = forget.Forgetting(logic=Differing(), after="1 hour").apply(rows_of, Memory(), Moment(0, 7))
     return {key: value for key, value in applied.changes.items() if value is not None}
 
 

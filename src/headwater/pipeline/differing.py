@@ -14,8 +14,7 @@ from pyspark.sql.types import StructType
 from headwater.graph import View
 from headwater.pipeline import operator, wire
 from headwater.pipeline.forget import Forgetting
-from headwater.pipeline.layout import PLAIN
-from headwater.pipeline.operator import Applied, Logic, Moment, Site, State
+from headwater.pipeline.operator import Applied, Logic, Moment, Site, Spec, State
 
 __all__ = ["PUBLISH", "appended", "differing", "revised", "staged"]
 
@@ -25,14 +24,11 @@ REVISION = b',"_revision":'
 NO_ROWS = StructType([])
 
 
-class Differing(msgspec.Struct, frozen=True):
+class Differing(Spec, frozen=True):
     """Rows as ``_key`` and ``_value``; a null value takes the key out of the view. State: the row as it was published."""
 
     kind: str = PUBLISH
     key: tuple[str, ...] = ()
-    timed: str = ""
-    keeps: bool = True
-    layout: str = PLAIN
 
     def schema(self, rows: StructType) -> StructType:  # noqa: ARG002
         return NO_ROWS
@@ -41,14 +37,12 @@ class Differing(msgspec.Struct, frozen=True):
         return Applied(pa.table({}), differing(_sorted(rows), state))
 
 
-class Appending(msgspec.Struct, frozen=True):
+class Appending(Spec, frozen=True):
     """Every row is let through, as a record of its own; their order is that of key and value."""
 
     kind: str = PUBLISH
     key: tuple[str, ...] = ()
-    timed: str = ""
     keeps: bool = False
-    layout: str = PLAIN
 
     def schema(self, rows: StructType) -> StructType:  # noqa: ARG002
         return NO_ROWS
@@ -72,7 +66,7 @@ def staged(rows: DataFrame, view: View, site: Site) -> DataFrame:
     """The view's rows on their way into its topic: what comes out is only what the shards have written."""
     logic: Logic = Appending() if view.append else Differing()
     if view.forget is not None:
-        logic = Forgetting(logic, view.forget)
+        logic = Forgetting(logic=logic, after=view.forget)
     site.add(PUBLISH, logic)
     key, value = wire.expressions(rows.schema, view)
     keyed = rows.selectExpr(f"{value} AS _value", f"{key} AS _key")

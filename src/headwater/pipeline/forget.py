@@ -10,26 +10,24 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from headwater.late import duration_us
 from headwater.pipeline.layout import FORGETTING
-from headwater.pipeline.operator import Applied, Logic, Moment, State
+from headwater.pipeline.operator import Applied, Logic, Moment, Spec, State
 
 __all__ = ["Forgetting", "records"]
 
 _time = struct.Struct(">q")
 
 
-class Forgetting(msgspec.Struct, frozen=True):
+class Forgetting(Spec, frozen=True, kw_only=True):
     """A logic whose keys are removed when they have not changed for ``after``; one that is due and gets a row stays."""
 
     logic: Logic
     after: str
     timed: str = "clock"
-    keeps: bool = True
     layout: str = FORGETTING
 
     @property

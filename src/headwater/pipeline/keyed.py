@@ -10,21 +10,17 @@ import pyarrow.types as pt
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headwater.errors import UsageError
-from headwater.pipeline.layout import PLAIN
-from headwater.pipeline.operator import Applied, Moment, State
+from headwater.pipeline.operator import Applied, Moment, Spec, State
 
 __all__ = ["Count", "Latest"]
 
 
-class Count(msgspec.Struct, frozen=True):
+class Count(Spec, frozen=True):
     """The number of rows of each key, as a column of its own. State: eight bytes a key."""
 
     key: tuple[str, ...]
     column: str = "count"
     kind: str = "count"
-    timed: str = ""
-    keeps: bool = True
-    layout: str = PLAIN
 
     def schema(self, rows: StructType) -> StructType:
         fields = [field for field in rows.fields if field.name in self.key]
@@ -42,15 +38,12 @@ class Count(msgspec.Struct, frozen=True):
         return Applied(pa.table(columns | {self.column: pa.array(totals, pa.int64())}), dict(changes))
 
 
-class Latest(msgspec.Struct, frozen=True):
+class Latest(Spec, frozen=True):
     """The row of each key with the greatest time, whatever the order of arrival. State: that row."""
 
     key: tuple[str, ...]
     time: str
     kind: str = "latest"
-    timed: str = ""
-    keeps: bool = True
-    layout: str = PLAIN
 
     def schema(self, rows: StructType) -> StructType:
         if self.time not in rows.names:

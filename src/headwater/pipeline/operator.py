@@ -24,6 +24,7 @@ from pyspark.sql.types import StringType, StructType
 
 from headwater.errors import MachineError, UsageError
 from headwater.pipeline import wire
+from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.points import passes
 from headwater.pipeline.state import Place, Shard, alone
 from headwater.pipeline.time import NEVER, PLAN
@@ -37,6 +38,7 @@ __all__ = [
     "Nothing",
     "Plan",
     "Site",
+    "Spec",
     "State",
     "Written",
     "building",
@@ -112,6 +114,14 @@ class Logic(Protocol):
         ...
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied: ...
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """What is true of most logics: no time-outs, and state that is keys and values."""
+
+    timed: str = ""
+    keeps: bool = True
+    layout: str = PLAIN
 
 
 class Nothing:

@@ -5,7 +5,8 @@ is nothing in between to be repaired. One producer writes for a run of a view; a
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -121,8 +122,7 @@ class Progress:
         too_late: Iterable[LateRecord] = (),
     ) -> Result:
         """Makes a batch happen: its records and its result, all or nothing. Raises Fenced or MachineError."""
-        self._call(self._producer.begin_transaction)
-        try:
+        with self._transaction():
             passes("transaction begun")
             changed = self._produce(records)
             for record in too_late:
@@ -134,15 +134,6 @@ class Progress:
             known = self.last.outputs if self.last else {}
             result = msgspec.structs.replace(result, changed=changed, outputs=known | outputs)
             self._produce_result(result)
-            passes("before commit")
-            self._commit()
-        except KafkaException as error:
-            self._abort()
-            raise self._failed(error.args[0]) from error
-        except BaseException:
-            self._abort()
-            raise
-        passes("after commit")
         self._ends |= {partition: end + 1 for partition, end in outputs.items()}  # the marker
         self.results[result.batch] = result
         self.results.pop(result.batch - RESULTS_KEPT, None)
@@ -150,10 +141,20 @@ class Progress:
 
     def revise(self, revised: Iterable[Result]) -> None:
         """Puts results in the place of those of the same batches, all or none; what these have published stays."""
-        self._call(self._producer.begin_transaction)
-        try:
+        with self._transaction():
             for result in revised:
                 self._produce_result(result)
+
+    def close(self) -> None:
+        """Ends the producer; the results stay readable."""
+        self._producer = None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All that is produced inside happens, or nothing. Raises Fenced or MachineError."""
+        self._call(self._producer.begin_transaction)
+        try:
+            yield
             passes("before commit")
             self._commit()
         except KafkaException as error:
@@ -163,10 +164,6 @@ class Progress:
             self._abort()
             raise
         passes("after commit")
-
-    def close(self) -> None:
-        """Ends the producer; the results stay readable."""
-        self._producer = None
 
     def _produce(self, records: Iterable[tuple[bytes, bytes | None]]) -> int:
         found, changed = iter(records), 0

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -29,7 +29,7 @@ from headwater.pipeline.differing import PUBLISH, appended
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecord, LateRecords
-from headwater.pipeline.operator import OBSERVED, Plan, Written, written
+from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Progress
 from headwater.pipeline.state import Place, check_size, contents, names, remove
@@ -146,11 +146,13 @@ class Publisher:
         now_ms = self._clock.now_ms()
         watermark = self._watermark(now_ms)
         self._tell(rows, Plan(batch, self._places, self._last.state, watermark, now_ms * 1000))
-        files = self._run(rows)
+        notes = [row[0] for row in rows.collect()]
         passes("batch was computed")
-        result = self._result(batch, files, watermark, now_ms)
+        seen = self._observed()
+        result = self._result(batch, notes, seen, watermark, now_ms)
         check_size(self._view.name, self._last.state, result.state, self._state_bytes_max)
-        late_rows = self._late_rows(rows, batch, result)
+        self._publish_invalid(rows, batch, seen)
+        late_rows = self._late_rows(rows, batch, result, seen)
         self._last = self._progress.publish(result, self._changes(result.state[PUBLISH], batch), late_rows)
         self._heard = result.heard
         self._look_ahead()
@@ -187,21 +189,14 @@ class Publisher:
         """Tells the tasks of the batch its time and where their state is; the frame has not run yet."""
         rows.sparkSession.sparkContext.setLocalProperty(time.PLAN, msgspec.json.encode(plan).decode())
 
-    def _run(self, rows: DataFrame) -> dict[str, dict[int, Written]]:
-        """Runs the batch; what the shards of each operator have written."""
-        shards = self._prepared.shards
-        found = {PUBLISH: written([row[0] for row in rows.collect()], shards)}
-        for name, row in self._observed(OBSERVED):
-            found[name] = written(list(row.getList(0)), shards)
-        return found
-
-    def _result(
-        self, batch: int, files: dict[str, dict[int, Written]], watermark: int, now_ms: int
-    ) -> Result:
-        before, heard, late_count = self._last, dict(self._heard), 0
-        for _, row in self._observed(time.HEARD):
+    def _result(self, batch: int, notes: list[str], seen: "_Observed", watermark: int, now_ms: int) -> Result:
+        """What the batch has made, from what its shards have written and what was heard."""
+        before, heard = self._last, dict(self._heard)
+        for _, row in seen.of(time.HEARD):
             heard = time.heard(time.noted(row.getList(0)), heard, now_ms)
-            late_count += int(row.getLong(1))
+        count = self._prepared.shards
+        files = {name: written(list(row.getList(0)), count) for name, row in seen.of(OBSERVED)}
+        files[PUBLISH] = written(notes, count)
         state, opens = dict(before.state), dict(before.opens)
         for name, shards in files.items():
             state[name] = [
@@ -225,20 +220,27 @@ class Publisher:
             now_us=now_ms * 1000,
             heard=heard,
             opens=opens,
-            late=before.late + late_count,
+            late=before.late + sum(int(row.getLong(1)) for _, row in seen.of(time.HEARD)),
             at_ms=now_ms,
         )
 
-    def _late_rows(self, rows: DataFrame, batch: int, result: Result) -> Iterator[LateRecord]:
-        """What a batch has met beside its rows: invalid records are published, late ones are given back to be."""
-        counts = {name: int(row.getLong(0)) for name, row in self._observed(source.INVALID, whole_name=True)}
-        starts, ends = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
+    def _publish_invalid(self, rows: DataFrame, batch: int, seen: "_Observed") -> None:
+        counts = {
+            name: int(row.getLong(0)) for name, row in seen.rows.items() if name.startswith(source.INVALID)
+        }
         if any(counts.values()):
+            starts, ends = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
             self._invalid.publish(rows.sparkSession, self._view, counts, starts, ends)
-        if result.late == self._last.late or self._view.late.policy == "drop" or result.watermark is None:
+
+    def _late_rows(
+        self, rows: DataFrame, batch: int, result: Result, seen: "_Observed"
+    ) -> Iterator[LateRecord]:
+        """The late records that the batch has met, when they are to be published."""
+        streams = {name for name, row in seen.of(time.HEARD) if row.getLong(1)}
+        if not streams or self._view.late.policy == "drop":
             return iter(())
-        streams = {name for name, row in self._observed(time.HEARD) if row.getLong(1)}
-        return self._late.read(rows.sparkSession, result, self._view, streams, (starts, ends))
+        stretch = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
+        return self._late.read(rows.sparkSession, result, self._view, streams, stretch)
 
     def _changes(self, chains: list[Chain], batch: int) -> Iterator[tuple[bytes, bytes | None]]:
         for chain in chains:
@@ -279,15 +281,15 @@ class Publisher:
         if wanted > tracker.currentWatermark():
             tracker.setWatermark(wanted)
 
-    def _observed(self, kind: str, *, whole_name: bool = False) -> Iterator[tuple[str, Any]]:
-        """What ``observe`` has seen in the batch that has just run, name and row: progress events come too late for that."""
+    def _observed(self) -> "_Observed":
+        """What ``observe`` has seen in the batch that has just run: progress events come too late for that."""
         query: Any = self._query
         pairs = query._jsq.streamingQuery().lastExecution().observedMetrics().iterator()  # noqa: SLF001
+        found = {}
         while pairs.hasNext():
             pair = pairs.next()
-            name = str(pair._1())  # noqa: SLF001
-            if name.startswith(f"{kind} "):
-                yield name if whole_name else name.removeprefix(f"{kind} ").rpartition("#")[0], pair._2()  # noqa: SLF001
+            found[str(pair._1())] = pair._2()  # noqa: SLF001
+        return _Observed(found)
 
     # ---- files -----------------------------------------------------------------------------------------
 
@@ -308,6 +310,20 @@ class Publisher:
     def _remove(self, files: set[tuple[str, str]]) -> None:
         for operator, name in files:
             remove(self._places[operator], name)
+
+
+class _Observed(NamedTuple):
+    """The observations of a batch: rows of Spark's by ``KIND NAME#n``."""
+
+    rows: dict[str, Any]
+
+    def of(self, kind: str) -> list[tuple[str, Any]]:
+        """Those of a kind, by the name of what was observed."""
+        return [
+            (name.removeprefix(f"{kind} ").rpartition("#")[0], row)
+            for name, row in self.rows.items()
+            if name.startswith(f"{kind} ")
+        ]
 
 
 def places(
