@@ -56,10 +56,14 @@ FOREVER = 1 << 62
 
 
 class Moment(NamedTuple):
-    """The time of a batch, the same in all of its tasks: up to when its inputs are complete, and what the clock says, in microseconds."""
+    """The time of a batch, the same in all of its tasks, in microseconds."""
 
     watermark: int
+    """Up to when the inputs are complete, but for stragglers."""
     now_us: int
+    """What the clock says."""
+    horizon: int = NEVER
+    """No row from before it will come any more, not even a straggler: what only such a row could change may be forgotten."""
 
 
 class State(Protocol):
@@ -142,6 +146,12 @@ class Plan(msgspec.Struct, frozen=True):
     chains: dict[str, list[Chain]]
     watermark: int = NEVER
     now_us: int = 0
+    horizon_us: int = 0
+    """How long stragglers are waited for behind the watermark."""
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.watermark, self.now_us, self.watermark - self.horizon_us)
 
 
 class Written(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -231,7 +241,7 @@ def _batch_shell(
     def in_batch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = list(batches)
         if found:
-            moment = Moment(FOREVER, NEVER)
+            moment = Moment(FOREVER, NEVER, FOREVER)
             yield from _cast(logic.apply(pa.Table.from_batches(found), Nothing(), moment).rows, kind)
 
     return in_batch
@@ -253,7 +263,7 @@ def _stream_shell(
             rows = mine.filter(pc.is_valid(mine.column("_key"))) if logic.timed else mine
             place, attempt = plan.places[name], uuid.uuid4().hex[:12]
             shard = Shard(place, number, plan.chains[name][number]) if logic.keeps else None
-            applied = logic.apply(rows, shard or Nothing(), Moment(plan.watermark, plan.now_us))
+            applied = logic.apply(rows, shard or Nothing(), plan.moment)
             if shard is not None:
                 chain = shard.extended(plan.batch, attempt, applied.changes)
             else:

@@ -145,7 +145,7 @@ class Publisher:
             return
         now_ms = self._clock.now_ms()
         watermark = self._watermark(now_ms)
-        self._tell(rows, Plan(batch, self._places, self._last.state, watermark, now_ms * 1000))
+        self._tell(rows, batch, self._last.state, watermark, now_ms * 1000)
         notes = [row[0] for row in rows.collect()]
         passes("batch was computed")
         seen = self._observed()
@@ -164,7 +164,7 @@ class Publisher:
         before, known = self._progress.results.get(batch - 1), self._progress.results[batch]
         chains: Chains = before.state if before else {name: [()] * len(c) for name, c in known.state.items()}
         watermark = time.NEVER if known.watermark is None else known.watermark
-        self._tell(rows, Plan(batch, self._places, chains, watermark, known.now_us))
+        self._tell(rows, batch, chains, watermark, known.now_us)
         rows.write.format("noop").mode("overwrite").save()
         self._move_spark()
 
@@ -185,8 +185,9 @@ class Publisher:
             )
         return last
 
-    def _tell(self, rows: DataFrame, plan: Plan) -> None:
+    def _tell(self, rows: DataFrame, batch: int, state: Chains, watermark: int, now_us: int) -> None:
         """Tells the tasks of the batch its time and where their state is; the frame has not run yet."""
+        plan = Plan(batch, self._places, state, watermark, now_us, self._view.late.horizon_us)
         rows.sparkSession.sparkContext.setLocalProperty(time.PLAN, msgspec.json.encode(plan).decode())
 
     def _result(self, batch: int, notes: list[str], seen: "_Observed", watermark: int, now_ms: int) -> Result:
