@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from headwater.config import Settings
 from servers import BrokerProcess, KafkaProcess, make_certificate
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("headwater", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("headwater")
 
 
 @pytest.fixture(scope="session")

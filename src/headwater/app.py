@@ -62,10 +62,12 @@ class App:
         late: Late | None = None,
         forget: str | None = None,
         append: bool = False,
+        emit: Literal["changes", "ready"] = "changes",
     ) -> Callable[[Function], Function]:
         """Declares the decorated function as a view: DataFrames in, DataFrame out, one row for each key.
 
         ``late`` says what becomes of records that come after their window: ``hw.side()``, ``hw.drop()``, ``hw.correct("1 day")``. A row that has not changed for ``forget`` leaves the view.
+        ``emit="ready"`` publishes a row only once the watermark says that it is complete.
         With ``append`` each row is a record of its own and replaces none: a stream made of streams.
         Inputs are the parameter names, or ``inputs={"parameter": "stream"}``. The function stays callable in tests.
         """
@@ -94,6 +96,7 @@ class App:
                     late=late or side(),
                     forget=forget,
                     append=append,
+                    emit=emit,
                 )
             )
             return function
@@ -111,6 +114,7 @@ class App:
         late: Late | None = None,
         forget: str | None = None,
         append: bool = False,
+        emit: Literal["changes", "ready"] = "changes",
     ) -> None:
         """Declares a view by a SQL query over streams; ``inputs={"alias": "stream"}`` names streams that are no SQL names."""
         mapped = dict(inputs) if inputs is not None else {table: table for table in tables(query)}
@@ -124,6 +128,7 @@ class App:
                 late=late or side(),
                 forget=forget,
                 append=append,
+                emit=emit,
             )
         )
 

@@ -55,6 +55,8 @@ class View(msgspec.Struct, frozen=True):
     """How long a row stays that does not change; None: for ever."""
     append: bool = False
     """Whether each row is a record of its own, and none replaces another."""
+    emit: Literal["changes", "ready"] = "changes"
+    """Whether rows are published whenever they change, or once they are complete."""
 
 
 class Graph:
@@ -225,6 +227,17 @@ def _check_time(view: View) -> None:
             f"view {view.name!r}: forget is wrong",
             got=repr(view.forget),
             expected="a number and a unit, like '30 days'",
+        )
+    if view.emit not in {"changes", "ready"}:
+        raise UsageError(
+            f"view {view.name!r}: emit is wrong", got=repr(view.emit), expected="'changes' or 'ready'"
+        )
+    if view.emit == "ready" and (view.forget is not None or view.append or view.latency == "realtime"):
+        got = "forget" if view.forget is not None else "append" if view.append else "latency='realtime'"
+        raise UsageError(
+            f"view {view.name!r} publishes complete rows and does something else",
+            got=got,
+            expected="emit='ready' alone: a row is published once it is complete, and stays",
         )
     if view.append and (view.forget is not None or view.latency == "realtime"):
         raise UsageError(

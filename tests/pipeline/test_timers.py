@@ -6,24 +6,7 @@ from hypothesis import strategies as st
 from headwater.pipeline import timers
 from headwater.pipeline.operator import FOREVER, Moment
 from headwater.pipeline.time import NEVER
-
-
-class Memory(dict):
-    """State as a dict."""
-
-    def get(self, asked):
-        return {key: self[key] for key in asked if key in self}
-
-    def between(self, start, end):
-        return iter(sorted((key, value) for key, value in self.items() if start <= key < end))
-
-    def take(self, changes):
-        for key, value in changes.items():
-            if value is None:
-                self.pop(key, None)
-            else:
-                self[key] = value
-
+from memorystate import Memory
 
 times = st.one_of(st.integers(-5, 5), st.sampled_from([NEVER, -(10**12), 10**15, FOREVER]))
 

@@ -8,15 +8,11 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from headwater.graph import View
-from headwater.pipeline import operator, wire
-from headwater.pipeline.forget import Forgetting
-from headwater.pipeline.operator import Applied, Logic, Moment, Site, Spec, State
+from headwater.pipeline.operator import Applied, Moment, Spec, State
 
-__all__ = ["PUBLISH", "appended", "differing", "revised", "staged"]
+__all__ = ["NO_ROWS", "PUBLISH", "Appending", "Differing", "appended", "differing", "revised"]
 
 PUBLISH = "publish"
 """The name of this step among the operators of a view."""
@@ -60,17 +56,6 @@ def appended(changes: Iterator[tuple[bytes, bytes | None]]) -> Iterator[tuple[by
 
 
 _record = msgspec.msgpack.Decoder(tuple[bytes, bytes])
-
-
-def staged(rows: DataFrame, view: View, site: Site) -> DataFrame:
-    """The view's rows on their way into its topic: what comes out is only what the shards have written."""
-    logic: Logic = Appending() if view.append else Differing()
-    if view.forget is not None:
-        logic = Forgetting(logic=logic, after=view.forget)
-    site.add(PUBLISH, logic)
-    key, value = wire.expressions(rows.schema, view)
-    keyed = rows.selectExpr(f"{value} AS _value", f"{key} AS _key")
-    return operator.shell(PUBLISH, logic, operator.sharded(keyed, site, logic.timed), NO_ROWS)
 
 
 def _sorted(rows: pa.Table) -> dict[bytes, bytes | None]:

@@ -13,7 +13,7 @@ from headwater.pipeline import timers
 from headwater.pipeline.layout import FORGETTING
 from headwater.pipeline.operator import Applied, Logic, Moment, Spec, State
 
-__all__ = ["Forgetting", "records"]
+__all__ = ["Forgetting"]
 
 
 class Forgetting(Spec, frozen=True, kw_only=True):
@@ -67,10 +67,3 @@ class _Inside:
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._state.between(b"k" + start, b"k" + end):
             yield key[1:], value[8:]
-
-
-def records(changes: Iterator[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes | None]]:
-    """The keys and values in a state file of such a logic, without what is for its own use."""
-    for key, value in changes:
-        if key[:1] == b"k":
-            yield key[1:], value[8:] if value is not None else None

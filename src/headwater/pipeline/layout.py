@@ -4,34 +4,47 @@ An operator whose entries are not simply its keys says so (``Logic.layout``), an
 be moved between shards and read without the application.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 from zlib import crc32
 
 from headwater.errors import UsageError
 
-__all__ = ["FORGETTING", "PLAIN", "Layout", "layout", "shard_of"]
+__all__ = ["FORGETTING", "PLAIN", "WAITING", "Layout", "layout", "shard_of", "values"]
 
 PLAIN = ""
 FORGETTING = "forget"
+WAITING = "wait"
 
 
 class Layout(NamedTuple):
-    """``owner``: the key that an entry belongs to. ``place``: where the value of a key is. ``value``: that value in what stands there."""
+    """What an entry is, and where the value of a key is."""
 
     owner: Callable[[bytes, bytes], bytes]
+    """The key that an entry belongs to."""
+    named: Callable[[bytes], bytes | None]
+    """The key whose value an entry is; None for one that is something else."""
     place: Callable[[bytes], bytes]
+    """The entry in which the value of a key is."""
     value: Callable[[bytes], bytes]
+    """That value in what stands there."""
+
+
+def _under(letter: bytes) -> Callable[[bytes], bytes | None]:
+    return lambda entry: entry[1:] if entry[:1] == letter else None
+
+
+def _owner(entry: bytes, value: bytes) -> bytes:
+    """Time-outs stand under ``t``, with their key as value; all else has its key behind one letter."""
+    return value if entry[:1] == b"t" else entry[1:]
 
 
 LAYOUTS = {
-    PLAIN: Layout(lambda key, _: key, lambda key: key, lambda value: value),
+    PLAIN: Layout(lambda entry, _: entry, lambda entry: entry, lambda key: key, lambda value: value),
     # ``timers.py``: k KEY → TIME VALUE, and t TIME DIGEST → KEY
-    FORGETTING: Layout(
-        lambda key, value: key[1:] if key[:1] == b"k" else value,
-        lambda key: b"k" + key,
-        lambda value: value[8:],
-    ),
+    FORGETTING: Layout(_owner, _under(b"k"), lambda key: b"k" + key, lambda value: value[8:]),
+    # ``ready.py``: the same for rows that wait, and r KEY → ROW for those that were published
+    WAITING: Layout(_owner, _under(b"r"), lambda key: b"r" + key, lambda value: value),
 }
 
 
@@ -40,6 +53,16 @@ def layout(name: str) -> Layout:
     if name not in LAYOUTS:
         raise UsageError(f"state has an unknown layout {name!r}", expected=", ".join(filter(None, LAYOUTS)))
     return LAYOUTS[name]
+
+
+def values(
+    form: Layout, entries: Iterable[tuple[bytes, bytes | None]]
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """The keys and their values in some entries, without what is for an operator's own use; None where a key is removed."""
+    for entry, value in entries:
+        key = form.named(entry)
+        if key is not None:
+            yield key, form.value(value) if value is not None else None
 
 
 def shard_of(key: bytes, shards: int) -> int:

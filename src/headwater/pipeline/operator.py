@@ -31,6 +31,7 @@ from headwater.pipeline.time import NEVER, PLAN
 from headwater.result import Chain
 
 __all__ = [
+    "FILE",
     "OBSERVED",
     "Applied",
     "Logic",

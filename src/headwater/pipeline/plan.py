@@ -1,10 +1,8 @@
 """Plan: small edits of a query's analyzed plan, for what DataFrames have no call for.
 
-Everything that reaches into Spark's Catalyst from Python stands here: the ``_version`` of real-time views and
-one name for each count of invalid records.
+The ``_version`` of real-time views, one name for each count of invalid records, and whether a view keeps something for a time.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -12,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import UsageError
 from headwater.graph import Graph, View
+from headwater.pipeline import catalyst
 from headwater.pipeline.wire import VERSION
 
 __all__ = ["keeps_time", "name_observations", "versioned", "watermarks"]
@@ -42,23 +41,25 @@ DELAY = "spark.watermarkDelayMs"
 
 def watermarks(rows: DataFrame) -> int:
     """How often event time is declared in a plan."""
-    return len(_find(_plan(rows), lambda node: node.nodeName() == "EventTimeWatermark"))
+    return len(catalyst.find(catalyst.plan(rows), lambda node: node.nodeName() == "EventTimeWatermark"))
 
 
 def keeps_time(rows: DataFrame) -> bool:
     """Whether Spark keeps something in this plan until event time has passed it: windows, joins of streams, duplicates."""
-    return bool(_find(_plan(rows), _is_bounded))
+    return bool(catalyst.find(catalyst.plan(rows), _is_bounded))
 
 
 def _is_bounded(node: Any) -> bool:
     kind = node.nodeName()
     if kind == "Aggregate":
         attributes = (
-            attribute for each in _list(node.groupingExpressions()) for attribute in _set(each.references())
+            attribute
+            for each in catalyst.items(node.groupingExpressions())
+            for attribute in catalyst.items(each.references().toSeq())
         )
         return any(attribute.metadata().contains(DELAY) for attribute in attributes)
     return kind in KEEPING or (
-        kind == "Join" and all(child.isStreaming() for child in _list(node.children()))
+        kind == "Join" and all(child.isStreaming() for child in catalyst.items(node.children()))
     )
 
 
@@ -71,14 +72,14 @@ def name_observations(rows: DataFrame) -> DataFrame:
 
     def walk(node: Any) -> Any:
         nonlocal seen
-        children = [walk(child) for child in _list(node.children())]
-        node = node.withNewChildren(_seq(rows, children)) if children else node
+        children = [walk(child) for child in catalyst.items(node.children())]
+        node = node.withNewChildren(catalyst.seq(rows, children)) if children else node
         if node.nodeName() == "CollectMetrics":
             seen += 1
             return node.copy(f"{node.name()}#{seen}", node.metrics(), node.child(), node.dataframeId())
         return node
 
-    return _frame(rows, walk(_plan(rows)))
+    return catalyst.frame(rows, walk(catalyst.plan(rows)))
 
 
 def versioned(rows: DataFrame, view: View, graph: Graph) -> DataFrame:
@@ -91,8 +92,8 @@ def versioned(rows: DataFrame, view: View, graph: Graph) -> DataFrame:
     def walk(node: Any) -> tuple[Any, Any]:
         kind = node.nodeName()
         if kind == "Aggregate":
-            counted = _frame(rows, node.child()).agg(F.count(F.lit(1)).alias(VERSION))
-            alias = _plan(counted).aggregateExpressions().head()
+            counted = catalyst.frame(rows, node.child()).agg(F.count(F.lit(1)).alias(VERSION))
+            alias = catalyst.plan(counted).aggregateExpressions().head()
             outputs = node.aggregateExpressions().appended(alias)
             return node.copy(
                 node.groupingExpressions(), outputs, node.child(), node.hint()
@@ -102,21 +103,23 @@ def versioned(rows: DataFrame, view: View, graph: Graph) -> DataFrame:
             return node.copy(node.projectList().appended(version), child), version
         if kind in PASSING:
             child, version = walk(node.child())
-            return node.withNewChildren(_seq(rows, [child])), version
+            return node.withNewChildren(catalyst.seq(rows, [child])), version
         if kind.startswith("StreamingRelation"):
             _check_projection(view, graph)
-            return node, next(attribute for attribute in _list(node.output()) if attribute.name() == "offset")
+            return node, next(
+                attribute for attribute in catalyst.items(node.output()) if attribute.name() == "offset"
+            )
         raise UsageError(
             f"view {view.name!r} cannot run in real time: it uses {kind}",
             expected="a projection or one groupBy of one stream",
             hint="leave out latency='realtime'",
         )
 
-    plan, version = walk(_plan(rows))
+    plan, version = walk(catalyst.plan(rows))
     if version.name() != VERSION:
         columns = [F.col(f"`{name}`") for name in rows.columns]
-        return _frame(rows, plan).select(*columns, F.col("offset").alias(VERSION))
-    return _frame(rows, plan)
+        return catalyst.frame(rows, plan).select(*columns, F.col("offset").alias(VERSION))
+    return catalyst.frame(rows, plan)
 
 
 def _check_projection(view: View, graph: Graph) -> None:
@@ -128,31 +131,3 @@ def _check_projection(view: View, graph: Graph) -> None:
                 expected=f"a key with {', '.join(stream.key)} in it, over one topic",
                 hint="or leave out latency='realtime'",
             )
-
-
-def _plan(rows: DataFrame) -> Any:
-    return rows._jdf.queryExecution().analyzed()  # noqa: SLF001
-
-
-def _frame(rows: DataFrame, plan: Any) -> DataFrame:
-    spark = rows.sparkSession
-    jvm: Any = spark._jvm  # noqa: SLF001
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)  # noqa: SLF001
-
-
-def _find(node: Any, wanted: Callable[[Any], bool]) -> list[Any]:
-    below = [found for child in _list(node.children()) for found in _find(child, wanted)]
-    return [node, *below] if wanted(node) else below
-
-
-def _list(items: Any) -> list[Any]:
-    return [items.apply(index) for index in range(items.size())]
-
-
-def _set(items: Any) -> list[Any]:
-    return _list(items.toSeq())
-
-
-def _seq(rows: DataFrame, items: list[Any]) -> Any:
-    jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
-    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(items)

@@ -9,7 +9,7 @@ from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.graph import Graph, View
 from headwater.late import duration_us
-from headwater.pipeline import differing, operator, plan, query, source, wire
+from headwater.pipeline import changing, operator, plan, query, source, stage, wire
 from headwater.pipeline.operator import Site
 from headwater.pipeline.publish import Prepared
 from headwater.pipeline.time import Input
@@ -43,8 +43,9 @@ def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, s
         if judged
     }
     definition = _definition(view, frame, site)
-    staged = plan.name_observations(differing.staged(frame, view, site))
-    return Prepared(view, staged, site.timed, site.layouts, shards, inputs, definition)
+    staged = stage.staged(frame, view, site, judged=judged)
+    ready = plan.name_observations(staged)
+    return Prepared(view, ready, site.timed, site.layouts, shards, inputs, definition)
 
 
 def _build(
@@ -64,6 +65,8 @@ def _build(
     site = Site(shards, lambda: source.ticks(spark, settings.access, view.name))
     with operator.building(site):
         frame = query.build(spark, view, inputs)
+    if view.latency != "realtime":
+        frame = changing.followed(frame, view.name)
     wire.check(frame, view)
     return frame, site
 
@@ -72,5 +75,8 @@ def _definition(view: View, frame: DataFrame, site: Site) -> str:
     """A short text that changes when the view does: its plan without the numbers that Spark gives to columns, and its settings."""
     lines = frame._jdf.queryExecution().analyzed().toString().splitlines()  # noqa: SLF001
     steps = [NUMBERS.sub("", line) for line in lines if "StreamingRelation" not in line]
-    parts = [*steps, repr((view.key, view.late, view.forget, view.latency, sorted(site.timed.items())))]
+    parts = [
+        *steps,
+        repr((view.key, view.late, view.forget, view.latency, view.emit, sorted(site.timed.items()))),
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

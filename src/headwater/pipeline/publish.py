@@ -23,12 +23,13 @@ from headwater.access import Log, access
 from headwater.clock import Clock
 from headwater.errors import UsageError
 from headwater.graph import View
-from headwater.pipeline import forget, source, time
+from headwater.pipeline import source, time
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH, appended
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecord, LateRecords
+from headwater.pipeline.layout import PLAIN, layout, values
 from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Progress
@@ -244,13 +245,11 @@ class Publisher:
         return self._late.read(rows.sparkSession, result, self._view, streams, stretch)
 
     def _changes(self, chains: list[Chain], batch: int) -> Iterator[tuple[bytes, bytes | None]]:
+        form = layout(self._prepared.layouts.get(PUBLISH, PLAIN))
         for chain in chains:
             if chain and chain[-1].version == batch:
                 found = contents(self._places[PUBLISH], chain[-1])
-                if self._view.append:
-                    yield from appended(found)
-                else:
-                    yield from forget.records(found) if self._view.forget is not None else found
+                yield from appended(found) if self._view.append else values(form, found)
 
     # ---- time ------------------------------------------------------------------------------------------
 

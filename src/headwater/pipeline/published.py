@@ -42,8 +42,8 @@ class Published:
 
     def row(self, entry: Row) -> Row | None:
         """The key and row in an entry of the state; None for one that is something else."""
-        owner = self._form.owner(*entry)
-        return (owner, self._form.value(entry[1])) if self._form.place(owner) == entry[0] else None
+        key = self._form.named(entry[0])
+        return None if key is None else (key, self._form.value(entry[1]))
 
     def with_row(self, entry: Row, row: bytes) -> Row:
         """An entry with another row in it."""

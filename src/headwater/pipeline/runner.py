@@ -215,6 +215,8 @@ class Runner:
         else:
             publisher = self._publisher(prepared, checkpoint)
             checkpoint.begin()
+            if once:  # nobody sends ticks while it runs
+                self._ticks.send(view.name, publisher.due_ms, wait=True)
             writer = frame.writeStream.foreachBatch(publisher)
             writer = (
                 writer.trigger(availableNow=True) if once else writer.trigger(processingTime=self._interval())

@@ -11,6 +11,7 @@ __all__ = ["Ticks"]
 
 BETWEEN_S = 1.0
 """Ticks of one view are at least so far apart."""
+FLUSH_SECONDS_MAX = 10.0
 
 
 class Ticks:
@@ -22,8 +23,8 @@ class Ticks:
         self._sent: dict[str, float] = {}
         self._producer: Any = None
 
-    def send(self, view: str, due_ms: int | None) -> None:
-        """Sends the view a tick if it is time for one."""
+    def send(self, view: str, due_ms: int | None, *, wait: bool = False) -> None:
+        """Sends the view a tick if it is time for one; with ``wait`` it is in the log then."""
         if due_ms is None or due_ms > self._clock.now_ms():
             return
         now = self._clock.monotonic()
@@ -33,7 +34,10 @@ class Ticks:
         if self._producer is None:
             self._producer = producer(self._log)
         self._producer.produce(TICKS, b"", view, tick_partition(view))
-        self._producer.poll(0)
+        if wait:
+            self._producer.flush(FLUSH_SECONDS_MAX)
+        else:
+            self._producer.poll(0)
 
     def close(self) -> None:
         self._producer = None

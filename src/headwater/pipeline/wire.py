@@ -24,10 +24,14 @@ from pyspark.sql.types import (
 from headwater.errors import UsageError
 from headwater.graph import View
 
-__all__ = ["VERSION", "check", "expressions", "key_expression", "records"]
+__all__ = ["GONE", "UNTIL", "VERSION", "check", "expressions", "is_window", "key_expression", "records"]
 
 VERSION = "_version"
-"""The one column of ours that is published: readers of real-time views drop a row that is not newer."""
+"""Published: readers of real-time views drop a row that is not newer."""
+UNTIL = "_until"
+"""Published: the row is complete once the watermark has reached this time."""
+GONE = "_gone"
+"""Not published: true for a row that is no longer in the view."""
 
 ISO = "\"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\""
 JSON = f"map('timestampFormat', {ISO}, 'timestampNTZFormat', {ISO}, 'ignoreNullFields', 'false')"
@@ -57,7 +61,7 @@ def check(rows: DataFrame, view: View) -> None:
             raise UsageError(
                 f"view {view.name!r}: key column {name!r} is not in its output", got=", ".join(kinds)
             )
-        if not isinstance(kinds[name], KEYS) and not _is_window(kinds[name]):
+        if not isinstance(kinds[name], KEYS) and not is_window(kinds[name]):
             raise UsageError(
                 f"view {view.name!r}: key column {name!r} has no exact text",
                 got=kinds[name].simpleString(),
@@ -68,9 +72,10 @@ def check(rows: DataFrame, view: View) -> None:
 def expressions(kind: StructType, view: View) -> tuple[str, str]:
     """SQL for the key and the value of rows of this kind: text, since a batch should not spend its time on building columns."""
     kinds = {field.name: field.dataType for field in kind.fields}
-    shown = [name for name in kinds if not name.startswith("_") or name == VERSION]
+    shown = [name for name in kinds if not name.startswith("_") or name in {VERSION, UNTIL}]
     fields = ", ".join(f"{_literal(name)}, {_plain(_quoted(name), kinds[name])}" for name in shown)
-    return key_expression(kind, view.key), f"to_json(named_struct({fields}), {JSON})"
+    value = f"to_json(named_struct({fields}), {JSON})"
+    return key_expression(kind, view.key), f"IF({GONE}, NULL, {value})" if GONE in kinds else value
 
 
 def key_expression(kind: StructType, key: Sequence[str]) -> str:
@@ -106,7 +111,7 @@ def _key(parts: list[tuple[str, DataType]]) -> str:
 
 def _text(column: str, kind: DataType) -> str:
     """A key column as bare text; null stays null."""
-    if _is_window(kind):
+    if is_window(kind):
         return f"date_format({column}.start, {ISO})"
     if isinstance(kind, TimestampType | TimestampNTZType):
         return f"date_format({column}, {ISO})"
@@ -144,5 +149,6 @@ def _has_decimal(kind: DataType) -> bool:
     return isinstance(kind, DecimalType)
 
 
-def _is_window(kind: DataType) -> bool:
+def is_window(kind: DataType) -> bool:
+    """Whether a column is a window, as Spark makes them."""
     return isinstance(kind, StructType) and kind.names == ["start", "end"]

@@ -1,0 +1,118 @@
+"""Changing: rows that may still change on their way out, and what a view says about them in hidden columns.
+
+    _gone     true: the row of this key is no longer in the view, whatever its other columns say
+    _until    the row is complete once the watermark has reached this time
+
+An operator gives them to its rows, and they follow the rows through ``select``. A filter behind an aggregate would let a row in and
+never take it out again when it no longer fits; here it marks the row as gone instead.
+"""
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from headwater.errors import UsageError
+from headwater.pipeline import catalyst
+from headwater.pipeline.operator import FILE
+from headwater.pipeline.wire import GONE, UNTIL, is_window
+
+__all__ = ["HIDDEN", "followed", "until_expression"]
+
+HIDDEN = (GONE, UNTIL)
+THROUGH = {"Project", "Filter", "SubqueryAlias", "View", "CollectMetrics"}
+"""Nodes that say something of each row by itself."""
+
+
+def followed(rows: DataFrame, view: str) -> DataFrame:
+    """The rows with the hidden columns that belong to them. UsageError when something is made of rows that may still change."""
+    plan = catalyst.plan(rows)
+    if not _changes(plan):
+        return rows
+    return catalyst.frame(rows, _walk(rows, plan, view))
+
+
+def until_expression(kind: StructType, key: tuple[str, ...]) -> str | None:
+    """SQL for when a row is complete, in microseconds; None for rows that never are."""
+    if UNTIL in kind.names:
+        return f"unix_micros({UNTIL})"
+    ends = [f"`{name}`.end" for name in key if is_window(kind[name].dataType)]
+    if not ends:
+        return None
+    return f"unix_micros(array_max(array({', '.join(ends)})))"
+
+
+def _walk(rows: DataFrame, node: Any, view: str) -> Any:
+    """The part of a plan that is above what makes changing rows, from the top down."""
+    kind = node.nodeName()
+    if kind not in THROUGH:
+        _check(node, view)
+        return node
+    child = _walk(rows, node.child(), view)
+    if kind == "Filter" and not _settled(node.condition(), child):
+        return _marked(rows, node.condition(), child)
+    if kind == "Project":
+        missing = [
+            each
+            for each in catalyst.items(child.output())
+            if each.name() in HIDDEN and not _has(node, each.name())
+        ]
+        listed = node.projectList()
+        for each in missing:
+            listed = listed.appended(each)
+        return node.copy(listed, child)
+    return node.withNewChildren(catalyst.seq(rows, [child]))
+
+
+def _changes(node: Any) -> bool:
+    """Whether a plan makes rows that may still change: aggregates, and operators that say so."""
+    return bool(catalyst.find(node, lambda each: each.nodeName() == "Aggregate" or _hides(each)))
+
+
+def _hides(node: Any) -> bool:
+    return any(_has(node, name) for name in HIDDEN)
+
+
+def _has(node: Any, name: str) -> bool:
+    return any(each.name() == name for each in catalyst.items(node.output()))
+
+
+def _check(node: Any, view: str) -> None:
+    """Nothing may be made of rows that are taken back later, since Spark would count both."""
+    for child in catalyst.items(node.children()):
+        if _hides(child) and not _hides(node):
+            raise UsageError(
+                f"view {view!r} goes on with {node.nodeName()} behind rows that may still change",
+                expected="select, filter, or nothing behind sessions and sliding windows",
+                hint="publish them as a view of their own",
+            )
+
+
+def _settled(condition: Any, child: Any) -> bool:
+    """Whether a row's answer to a filter never changes: it asks for nothing but what rows are grouped by."""
+    asked = {each.exprId() for each in catalyst.items(condition.references().toSeq())}
+    aggregates = catalyst.find(child, lambda node: node.nodeName() == "Aggregate")
+    if not aggregates:
+        return any(each.name() == FILE for each in catalyst.items(condition.references().toSeq()))
+    grouped = {
+        each.exprId()
+        for each in catalyst.items(aggregates[0].aggregateExpressions())
+        if not catalyst.find(each, lambda part: part.nodeName() == "AggregateExpression")
+    }
+    return asked <= grouped
+
+
+def _marked(rows: DataFrame, condition: Any, child: Any) -> Any:
+    """The rows below a filter; those that do not fit are marked as gone."""
+    jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
+    expressions = jvm.org.apache.spark.sql.catalyst.expressions
+    marked = catalyst.plan(catalyst.frame(rows, child).selectExpr("*", f"true AS {GONE}"))
+    alias = marked.projectList().last()
+    gone = expressions.Not(expressions.EqualNullSafe(condition, alias.child()))
+    kept = []
+    for each in catalyst.items(child.output()):
+        if each.name() == GONE:
+            gone = expressions.Or(expressions.EqualNullSafe(each, alias.child()), gone)
+        else:
+            kept.append(each)
+    return marked.copy(catalyst.seq(rows, [*kept, alias.withNewChildren(catalyst.seq(rows, [gone]))]), child)

@@ -1,0 +1,82 @@
+"""Ready: the publication of a view whose rows go out once they are complete (``emit="ready"``), and not before.
+
+A row waits until the watermark has reached its ``_until``. What comes later is a correction, from a straggler within the horizon: the
+row goes out again at once, with its next revision.
+
+    k KEY           → TIME ROW      a row that waits
+    t TIME DIGEST   → KEY           when its time has come (``timers.py``)
+    r KEY           → ROW           the row as it was published last
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from headwater.pipeline import timers
+from headwater.pipeline.differing import NO_ROWS, PUBLISH, differing
+from headwater.pipeline.layout import WAITING
+from headwater.pipeline.operator import Applied, Moment, Spec, State
+
+__all__ = ["Ready"]
+
+
+class Ready(Spec, frozen=True):
+    """Rows as ``_key``, ``_value`` and ``_until`` in microseconds; a null value takes the key out of the view."""
+
+    kind: str = PUBLISH
+    key: tuple[str, ...] = ()
+    timed: str = "watermark"
+    layout: str = WAITING
+
+    def schema(self, rows: StructType) -> StructType:  # noqa: ARG002
+        return NO_ROWS
+
+    def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:
+        given, due = _by_key(rows), timers.due(state, moment.watermark)
+        keys = sorted({*given, *(key for _, key in due)})
+        waiting = state.get([timers.place(key) for key in keys])
+        changes: dict[bytes, bytes | None] = {}
+        complete: dict[bytes, bytes | None] = {}
+        for key in keys:
+            before = waiting.get(timers.place(key))
+            value, until = given[key] if key in given else _taken(before)
+            waits = value is not None and until > moment.watermark
+            after = timers.kept(until, value) if waits and value is not None else None
+            if before is not None or after is not None:
+                changes |= timers.changed(key, before, after)
+            if not waits:
+                complete[key] = value
+        changes |= {b"r" + key: row for key, row in differing(complete, _Published(state)).items()}
+        return Applied(
+            pa.table({}), dict(sorted(changes.items())), timers.earliest(state, changes, moment.watermark)
+        )
+
+
+class _Published:
+    """The rows that were published, by key."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
+        return {key[1:]: row for key, row in self._state.get([b"r" + key for key in keys]).items()}
+
+    def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return ((key[1:], row) for key, row in self._state.between(b"r" + start, b"r" + end))
+
+
+def _by_key(rows: pa.Table) -> dict[bytes, tuple[bytes | None, int]]:
+    """The row of each key and when it is complete; of two rows with a key the greater one. One without a time is complete."""
+    order = pc.sort_indices(rows, [(name, "ascending") for name in ("_key", "_value", "_until")])
+    keys, values = (
+        rows.column(name).cast(pa.binary()).take(order).to_pylist() for name in ("_key", "_value")
+    )
+    until = pc.fill_null(rows.column("_until"), timers.EARLIEST).take(order).to_pylist()
+    return dict(zip(keys, zip(values, until, strict=True), strict=True))
+
+
+def _taken(waiting: bytes | None) -> tuple[bytes | None, int]:
+    """A row whose time has come."""
+    return (waiting[8:], timers.time_of(waiting)) if waiting is not None else (None, timers.EARLIEST)

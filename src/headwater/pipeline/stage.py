@@ -1,0 +1,39 @@
+"""Stage: a view's rows on their way into its topic, as the last operator of its plan."""
+
+from pyspark.sql import DataFrame
+
+from headwater.errors import UsageError
+from headwater.graph import View
+from headwater.pipeline import changing, operator, wire
+from headwater.pipeline.differing import NO_ROWS, PUBLISH, Appending, Differing
+from headwater.pipeline.forget import Forgetting
+from headwater.pipeline.operator import Logic, Site
+from headwater.pipeline.ready import Ready
+
+__all__ = ["staged"]
+
+
+def staged(rows: DataFrame, view: View, site: Site, *, judged: bool) -> DataFrame:
+    """What comes out is only what the shards have written."""
+    logic = _logic(view)
+    site.add(PUBLISH, logic)
+    key, value = wire.expressions(rows.schema, view)
+    columns = [f"{value} AS _value", f"{key} AS _key"]
+    if view.emit == "ready":
+        until = changing.until_expression(rows.schema, view.key)
+        if until is None or not judged:
+            raise UsageError(
+                f"view {view.name!r} has no rows that become complete",
+                expected="a window over event time in its key, for emit='ready'",
+                hint="group by F.window(...), or leave out emit='ready'",
+            )
+        columns.append(f"{until} AS _until")
+    keyed = rows.selectExpr(*columns)
+    return operator.shell(PUBLISH, logic, operator.sharded(keyed, site, logic.timed), NO_ROWS)
+
+
+def _logic(view: View) -> Logic:
+    if view.emit == "ready":
+        return Ready()
+    logic: Logic = Appending() if view.append else Differing()
+    return logic if view.forget is None else Forgetting(logic=logic, after=view.forget)
