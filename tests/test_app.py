@@ -162,6 +162,10 @@ def test_a_view_that_would_write_a_streams_topic_is_refused(app):
             {"time": "country"},
             "stream 's': time 'country' is no event time; got STRING; expected a datetime field",
         ),
+        (
+            {"time": ""},
+            "stream 's' does not say when its events happened; expected time='at'; time=hw.ARRIVAL",
+        ),
         ({"key": "id"}, "stream 's': key 'id' is no field of Order"),
         ({"key": ()}, "stream 's' has no key"),
         (
@@ -176,6 +180,15 @@ def test_a_wrong_stream_is_refused(change, said):
     app = hw.App("shop")
     app.stream("s", Order, **{"key": "order_id", "time": "at", **change})
     assert refusal(app).startswith(said)
+
+
+def test_a_horizon_shorter_than_the_delay_is_refused(app):
+    app.sql("v", "SELECT * FROM orders", key="order_id", late=hw.correct("9 minutes"))
+    said = refusal(app)
+    assert said.startswith(
+        "view 'v': stragglers are waited for less than what is no straggler; got late=hw.correct('9 minutes')"
+    )
+    assert "delay='10 minutes'" in said
 
 
 @pytest.mark.parametrize(

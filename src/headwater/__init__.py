@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater.app import App
     from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
-    from headwater.late import correct, drop, side
+    from headwater.late import ARRIVAL, correct, drop, side
     from headwater.operators import count, latest
     from headwater.position import Position
     from headwater.schema import Event
     from headwater.write import Writer
 
 __all__ = [
+    "ARRIVAL",
     "App",
     "Behind",
     "Event",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ARRIVAL": "late",
     "App": "app",
     "Event": "schema",
     "Position": "position",

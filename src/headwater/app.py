@@ -37,7 +37,7 @@ class App:
         type: type[Event],  # noqa: A002 (the word users expect)
         *,
         key: Key,
-        time: str,
+        time: str = "",
         delay: str = "10 minutes",
         topic: str | None = None,
         pattern: str | None = None,
@@ -45,7 +45,7 @@ class App:
     ) -> Stream:
         """Declares a stream of events: one topic (its name, or ``topic``), or all topics that match ``pattern``.
 
-        ``time`` names the event time; records that come more than ``delay`` after newer ones are late. A partition that is silent
+        ``time`` names the event time, or is ``hw.ARRIVAL`` for events that have none; records that come more than ``delay`` after newer ones are late. A partition that is silent
         for ``idle`` holds up no other.
         """
         spec = Stream(name, type, _names(key), time, delay, topic, pattern, idle)

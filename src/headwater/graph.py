@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from headwater.errors import UsageError
-from headwater.late import DURATION, Late, side
+from headwater.late import ARRIVAL, DURATION, Late, duration_us, side
 from headwater.schema import Event, columns
 
 __all__ = ["RESERVED", "Graph", "Stream", "View"]
@@ -76,6 +76,7 @@ class Graph:
         _check_cycles(self.views)
         for view in views:
             _check_depth(view, self.views)
+            _check_horizon(view, self.inputs(view).values())
 
     def inputs(self, view: View) -> dict[str, Stream]:
         """The streams of a view by parameter name."""
@@ -96,7 +97,8 @@ class Graph:
 
 def _stream_line(stream: Stream) -> str:
     where = f"topics {stream.pattern}" if stream.pattern else f"topic {stream.topic}"
-    return f"{stream.name}  {where} · key {', '.join(stream.key)} · time {stream.time} · delay {stream.delay}"
+    time = "of arrival" if stream.time == ARRIVAL else stream.time
+    return f"{stream.name}  {where} · key {', '.join(stream.key)} · time {time} · delay {stream.delay}"
 
 
 def _view_line(view: View, shown: str) -> str:
@@ -141,6 +143,29 @@ def _check_stream(stream: Stream) -> None:
             raise UsageError(
                 f"{what}: key {name!r} is no field of {stream.type.__name__}", hint=_nearest(name, kinds)
             )
+    if stream.time != ARRIVAL:
+        _check_event_time(stream, kinds)
+    for name, length in (("delay", stream.delay), ("idle", stream.idle)):
+        if not DURATION.fullmatch(length):
+            raise UsageError(
+                f"{what}: {name} is wrong",
+                got=repr(length),
+                expected="a number and a unit, like '10 minutes'",
+            )
+    if stream.pattern is not None:
+        _check_pattern(stream, what)
+
+
+def _check_event_time(stream: Stream, kinds: Mapping[str, str]) -> None:
+    what = f"stream {stream.name!r}"
+    times = [name for name, kind in kinds.items() if kind == "TIMESTAMP"]
+    if not stream.time:
+        raise UsageError(
+            f"{what} does not say when its events happened",
+            expected=" or ".join(f"time={name!r}" for name in times)
+            or f"a datetime field in {stream.type.__name__}",
+            hint="time=hw.ARRIVAL goes by when records came into the log, which is hardly ever what you want",
+        )
     if stream.time not in kinds:
         raise UsageError(
             f"{what}: time {stream.time!r} is no field of {stream.type.__name__}",
@@ -152,15 +177,6 @@ def _check_stream(stream: Stream) -> None:
             got=kinds[stream.time],
             expected="a datetime field",
         )
-    for name, length in (("delay", stream.delay), ("idle", stream.idle)):
-        if not DURATION.fullmatch(length):
-            raise UsageError(
-                f"{what}: {name} is wrong",
-                got=repr(length),
-                expected="a number and a unit, like '10 minutes'",
-            )
-    if stream.pattern is not None:
-        _check_pattern(stream, what)
 
 
 def _check_pattern(stream: Stream, what: str) -> None:
@@ -245,6 +261,16 @@ def _check_time(view: View) -> None:
             got="forget" if view.forget is not None else "latency='realtime'",
             expected="append=True alone: its rows are never changed, and Spark's batches publish them",
         )
+
+
+def _check_horizon(view: View, streams: Iterable[Stream]) -> None:
+    for stream in streams:
+        if view.late.policy == "correct" and view.late.horizon_us < duration_us(stream.delay):
+            raise UsageError(
+                f"view {view.name!r}: stragglers are waited for less than what is no straggler",
+                got=f"late=hw.correct({view.late.horizon!r}), and stream {stream.name!r} has delay={stream.delay!r}",
+                expected="a horizon of at least the delay",
+            )
 
 
 def _mentions(code: CodeType, name: str) -> bool:

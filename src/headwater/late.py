@@ -11,7 +11,7 @@ import msgspec
 
 from headwater.errors import UsageError
 
-__all__ = ["DURATION", "Late", "correct", "drop", "duration_us", "side"]
+__all__ = ["ARRIVAL", "DURATION", "Late", "correct", "drop", "duration_us", "side"]
 
 UNITS_US = {
     "millisecond": 1_000,
@@ -20,6 +20,8 @@ UNITS_US = {
     "hour": 3_600_000_000,
     "day": 86_400_000_000,
 }
+ARRIVAL = "_arrival"
+"""As a stream's ``time``: when its records came into the log, for events that do not say when they happened. A replay finds the same."""
 DURATION = re.compile(r"(\d+) (millisecond|second|minute|hour|day)s?")
 
 

@@ -10,6 +10,7 @@ from headwater.client import Client
 __all__ = [
     "Chain",
     "Chains",
+    "Edit",
     "File",
     "Heard",
     "Result",
@@ -51,6 +52,14 @@ def files_of(chains: Chains) -> set[tuple[str, str]]:
     return {(operator, file.name) for operator, each in chains.items() for chain in each for file in chain}
 
 
+class Edit(msgspec.Struct, frozen=True):
+    """A change of a view that its state could go on with: what it is since then, from which batch, behind which records."""
+
+    definition: str
+    batch: int
+    inputs: dict[str, dict[int, int]]
+
+
 class Heard(msgspec.Struct, frozen=True, array_like=True):
     """The greatest event time that a partition of an input has brought, and when it last brought a record."""
 
@@ -79,7 +88,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shadow: bool = False
     """A run that is still catching up, beside the one that readers see: its records are in ``<view>.<run>.shadow``."""
     definition: str = ""
-    """Of what the view was made: a run goes on only with what it was begun with."""
+    """A digest of what the view was made of."""
+    parts: dict[str, str] = {}
+    """What its state depends on (``pipeline/definition.py``): the run goes on only with the same."""
+    edits: tuple[Edit, ...] = ()
+    """When the rest of it was changed."""
     watermark: int | None = None
     """By what its rows were judged late, in microseconds; None for a view that keeps nothing for a time."""
     now_us: int = 0

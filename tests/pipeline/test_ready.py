@@ -188,6 +188,18 @@ def test_a_view_without_windows_has_nothing_to_wait_for(shop):
         Runner(app, shop.settings).once()
 
 
+@pytest.mark.spark
+def test_a_window_over_text_is_one_clear_line(shop):
+    app = declared(shop)
+    app.sql(
+        shop.name("v"), "SELECT window, count(*) FROM orders GROUP BY window(country, '1 hour')", key="window"
+    )
+    with pytest.raises(UsageError) as caught:
+        Runner(app, shop.settings).once()
+    assert "v': " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

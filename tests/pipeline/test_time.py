@@ -1,5 +1,6 @@
 """Time: the watermark for every order of arrival, what is late, and what happens when nothing comes."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -228,6 +229,38 @@ def test_a_wrong_policy_is_refused(late):
     declared.view(key="window", name="v", late=late)(windows)
     with pytest.raises(UsageError, match=r"late is wrong.*hw\.side"):
         declared.graph()
+
+
+class Plain(hw.Event):
+    """An event without a time, whose fields are called as what belongs to a record."""
+
+    customer_id: int
+    topic: str
+    partition: str
+    offset: int
+    timestamp: str
+
+
+@pytest.mark.spark
+def test_events_without_a_time_are_counted_by_their_arrival_and_a_late_one_says_so(shop):
+    shop.make("visits")
+    name, declared = shop.name("per_hour"), hw.App("shop")
+    declared.stream(
+        "visits", Plain, key="customer_id", time=hw.ARRIVAL, delay="5 minutes", topic=shop.name("visits")
+    )
+    declared.sql(
+        name,
+        "SELECT window, partition, count(*) AS n FROM visits GROUP BY window(_arrival, '1 hour'), partition",
+        key=["window", "partition"],
+    )
+    for minutes, n in ((0, 1), (90, 2), (10, 3), (91, 4)):
+        at = int((BEGIN + timedelta(minutes=minutes)).timestamp() * 1000)
+        shop.send_at(at, [Plain(1, "t", "p", n, "now")], topic="visits")
+        Runner(declared, shop.settings).once()
+    found = {json.loads(key)[0][11:16]: row["n"] for key, row in shop.table(name).items()}
+    assert found == {"09:00": 1, "10:00": 2}
+    (late,) = [record for _, record, _ in shop.records(f"{name}.late")]
+    assert (late["time"][11:16], json.loads(late["value"])["offset"]) == ("09:10", 3)
 
 
 @pytest.mark.spark

@@ -175,6 +175,8 @@ class Site:
 
     layouts: dict[str, str] = field(default_factory=dict)
     """How the state of those is laid out that is not simply keys and values."""
+    specs: dict[str, str] = field(default_factory=dict)
+    """What each of them is, as text."""
 
     def name(self, logic: Logic) -> str:
         name = f"{logic.kind}{len(self.timed) + 1}"
@@ -183,6 +185,7 @@ class Site:
 
     def add(self, name: str, logic: Logic) -> None:
         self.timed[name] = logic.timed
+        self.specs[name] = repr(logic)
         if logic.layout:
             self.layouts[name] = logic.layout
 

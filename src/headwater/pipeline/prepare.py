@@ -1,8 +1,5 @@
 """Prepare: a declared view as a streaming plan, from its topics to what its shards write. Nothing runs yet."""
 
-import hashlib
-import re
-
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.config import Settings
@@ -10,14 +7,12 @@ from headwater.errors import UsageError
 from headwater.graph import Graph, View
 from headwater.late import duration_us
 from headwater.pipeline import changing, operator, plan, query, source, stage, wire
+from headwater.pipeline.definition import define
 from headwater.pipeline.operator import Site
 from headwater.pipeline.publish import Prepared
 from headwater.pipeline.time import Input
 
 __all__ = ["prepare"]
-
-NUMBERS = re.compile(r"#\d+L?|@[0-9a-f]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=\]), \d+$")
-"""What Spark numbers anew each time: columns, objects, watermarks, observations."""
 
 
 def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, shards: int) -> Prepared:
@@ -33,7 +28,7 @@ def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, s
                 hint="leave out latency='realtime'",
             )
         ready = plan.name_observations(plan.versioned(frame, view, graph))
-        return Prepared(view, ready, {}, {}, shards, {}, _definition(view, frame, site))
+        return Prepared(view, ready, {}, {}, shards, {}, define(view, graph, frame, site))
     judged = plan.keeps_time(frame) or "watermark" in site.timed.values()
     if judged:
         frame, site = _build(spark, settings, graph, view, shards, judged=True)
@@ -42,7 +37,7 @@ def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, s
         for stream in graph.inputs(view).values()
         if judged
     }
-    definition = _definition(view, frame, site)
+    definition = define(view, graph, frame, site)
     staged = stage.staged(frame, view, site, judged=judged)
     ready = plan.name_observations(staged)
     return Prepared(view, ready, site.timed, site.layouts, shards, inputs, definition)
@@ -69,14 +64,3 @@ def _build(
         frame = changing.followed(frame, view.name)
     wire.check(frame, view)
     return frame, site
-
-
-def _definition(view: View, frame: DataFrame, site: Site) -> str:
-    """A short text that changes when the view does: its plan without the numbers that Spark gives to columns, and its settings."""
-    lines = frame._jdf.queryExecution().analyzed().toString().splitlines()  # noqa: SLF001
-    steps = [NUMBERS.sub("", line) for line in lines if "StreamingRelation" not in line]
-    parts = [
-        *steps,
-        repr((view.key, view.late, view.forget, view.latency, view.emit, sorted(site.timed.items()))),
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

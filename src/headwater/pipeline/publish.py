@@ -23,8 +23,9 @@ from headwater.access import Log, access
 from headwater.clock import Clock
 from headwater.errors import UsageError
 from headwater.graph import View
-from headwater.pipeline import source, time
+from headwater.pipeline import definition, source, time
 from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.definition import Definition
 from headwater.pipeline.differing import PUBLISH, appended
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
@@ -34,13 +35,14 @@ from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Progress
 from headwater.pipeline.state import Place, check_size, contents, names, remove
-from headwater.result import Chain, Chains, Result, files_of
+from headwater.result import Chain, Chains, Edit, Result, files_of
 
 __all__ = ["Prepared", "Publisher", "Stopping", "sink_options"]
 
 START_SECONDS_MAX = 60.0
 VERSIONS_KEPT = 8
 """State files of so many results are kept, so that a batch can be repeated."""
+EDITS_KEPT = 20
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +68,7 @@ class Prepared(msgspec.Struct, frozen=True):
     shards: int
     inputs: dict[str, time.Input]
     """Its streams, when it has a watermark; empty otherwise."""
-    definition: str
+    definition: Definition
 
 
 class Publisher:
@@ -172,6 +174,8 @@ class Publisher:
     def _known(self) -> Result:
         """The last result, if it is of the same operators and shards."""
         last, shards = self._progress.last, self._prepared.shards
+        if last is not None:
+            definition.check(self._view.name, last.parts, self._prepared.definition.parts)
         wants = dict.fromkeys(self._prepared.timed, shards)
         if last is None:
             empty: Chains = {name: [()] * shards for name in wants}
@@ -217,7 +221,9 @@ class Publisher:
             state=state,
             layouts=self._prepared.layouts,
             shadow=self._progress.shadow,
-            definition=self._prepared.definition,
+            definition=self._prepared.definition.digest,
+            parts=self._prepared.definition.parts,
+            edits=self._edits(batch),
             watermark=watermark if self._prepared.inputs else None,
             now_us=now_ms * 1000,
             heard=heard,
@@ -225,6 +231,14 @@ class Publisher:
             late=before.late + sum(int(row.getLong(1)) for _, row in seen.of(time.HEARD)),
             at_ms=now_ms,
         )
+
+    def _edits(self, batch: int) -> tuple[Edit, ...]:
+        """The changes of the view so far that needed no rebuild, this batch's with them."""
+        before, digest = self._last, self._prepared.definition.digest
+        if not before.definition or before.definition == digest:
+            return before.edits
+        logger.info("view %s has changed; it goes on from batch %d with its state", self._view.name, batch)
+        return (*before.edits[1 - EDITS_KEPT :], Edit(digest, batch, before.inputs))
 
     def _publish_invalid(self, rows: DataFrame, batch: int, seen: "_Observed") -> None:
         counts = {

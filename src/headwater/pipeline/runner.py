@@ -314,7 +314,7 @@ class Runner:
         if seen is None or seen.run == self._checkpoints[name].run:
             rebuilding = any(each.shadow for each in {each.run: each for each in found}.values())
             return rebuilding and self._clock.monotonic() < fenced + FOLLOW_SECONDS_MAX
-        if seen.definition != self._prepared[name].definition:
+        if seen.definition != self._prepared[name].definition.digest:
             raise UsageError(
                 f"view {name!r} was rebuilt by another version of the application",
                 hint="start that version; this one ends",

@@ -5,6 +5,7 @@ missing or null. Invalid records never reach a view; ``observe`` counts them bes
 """
 
 import json
+from collections.abc import Sequence
 from functools import reduce
 
 from pyspark.sql import Column as SparkColumn
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.access import Log, access
 from headwater.graph import Graph, Stream
+from headwater.late import ARRIVAL
 from headwater.pipeline import time
 from headwater.pipeline.topics import Positions, pattern
 from headwater.schema import Column, columns
@@ -38,6 +40,16 @@ FETCH_WAIT_MS = "10"
 """Spark asks for exactly the records that are there, but a task first waits for the fetch that its last one left open:
 Kafka's default of 500 ms would be added to every micro-batch. Between batches nobody polls, so it costs nothing."""
 
+TOPIC, PARTITION, OFFSET, VALUE = "_topic", "_partition", "_offset", "_value"
+PLACE = (TOPIC, PARTITION, OFFSET)
+OF_RECORD = {
+    TOPIC: "topic",
+    PARTITION: "partition",
+    OFFSET: "offset",
+    VALUE: "value",
+    ARRIVAL: "timestamp",
+}
+"""Names of ours for what belongs to a record: an event may have fields called topic, partition or value."""
 CORRUPT = "_corrupt"
 VALID = "_valid"
 
@@ -62,13 +74,13 @@ def stream(
             "kafka.fetch.max.wait.ms", FETCH_WAIT_MS
         )
     judged = horizon_us is not None
-    kept = ["topic", "partition"] if judged else _kept(spec)
+    kept = [*_kept(spec), *([PARTITION] if judged else [])]
     parsed = _parsed(reader.load(), spec, kept)
     counted = parsed.observe(f"{INVALID} {spec.name}", F.count_if(~F.col(VALID)).alias("records")).where(
         VALID
     )
     if horizon_us is not None:
-        place = F.col("partition") if spec.pattern is None else F.concat_ws("/", "topic", "partition")
+        place = F.col(PARTITION) if spec.pattern is None else F.concat_ws("/", TOPIC, PARTITION)
         counted = time.late_split(counted, spec.name, place, spec.time, horizon_us)
     return _events(counted, spec).withWatermark(spec.time, spec.delay if realtime else SPARK_DELAY)
 
@@ -88,25 +100,19 @@ def batch(spark: SparkSession, log: Log, spec: Stream, graph: Graph) -> DataFram
 
 def invalid(spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends: Positions) -> DataFrame:
     """The invalid records between two positions, as topic, partition, offset, value."""
-    places = ["topic", "partition", "offset", "value"]
-    return _parsed(_stretch(spark, log, starts, ends), spec, places).where(~F.col(VALID)).select(*places)
+    found = _parsed(_stretch(spark, log, starts, ends), spec, [*PLACE, VALUE]).where(~F.col(VALID))
+    return found.selectExpr(*_shown(PLACE), f"{VALUE} AS value")
 
 
 def late(
     spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends: Positions, *, before_us: int
 ) -> DataFrame:
     """The valid records between two positions whose time is before another, as topic, partition, offset, value, time_us."""
-    raw = (
-        _stretch(spark, log, starts, ends)
-        .withColumnRenamed("value", "_value")
-        .withColumn("value", F.col("_value"))
-    )
+    kept = [*PLACE, VALUE, *([ARRIVAL] if spec.time == ARRIVAL else [])]
     time_us = F.unix_micros(_quoted(spec.time))
-    found = (
-        _parsed(raw, spec, ["topic", "partition", "offset", "_value"]).where(VALID).where(time_us < before_us)
-    )
-    value = F.col("_value").cast("string").alias("value")
-    return found.select("topic", "partition", "offset", value, time_us.alias("time_us"))
+    found = _parsed(_stretch(spark, log, starts, ends), spec, kept).where(VALID).where(time_us < before_us)
+    value = f"CAST({VALUE} AS STRING) AS value"
+    return found.withColumn("_time_us", time_us).selectExpr(*_shown(PLACE), value, "_time_us AS time_us")
 
 
 def _stretch(spark: SparkSession, log: Log, starts: Positions, ends: Positions) -> DataFrame:
@@ -128,13 +134,18 @@ def _subscription(log: Log, spec: Stream, graph: Graph) -> dict[str, str]:
 
 
 def _kept(spec: Stream) -> list[str]:
-    return ["topic"] if spec.pattern is not None else []
+    """What a stream needs of a record besides its value."""
+    topic = [TOPIC] if spec.pattern is not None else []
+    return [*topic, ARRIVAL] if spec.time == ARRIVAL else topic
+
+
+def _shown(names: Sequence[str]) -> list[str]:
+    return [f"{name} AS {name.removeprefix('_')}" for name in names]
 
 
 def _events(valid: DataFrame, spec: Stream) -> DataFrame:
     names = [_quoted(column.name) for column in columns(spec.type)]
-    topic = [F.col("topic").alias("_topic")] if spec.pattern is not None else []
-    return valid.select(*names, *topic)
+    return valid.select(*names, *_kept(spec))
 
 
 def _parsed(raw: DataFrame, spec: Stream, kept: list[str]) -> DataFrame:
@@ -147,7 +158,8 @@ def _parsed(raw: DataFrame, spec: Stream, kept: list[str]) -> DataFrame:
     text = F.col("value").cast("string")
     json_object = F.when(F.ltrim(text).startswith("{"), text).otherwise(F.lit("-"))
     parse = F.from_json(json_object, _parse_schema(fields), {"columnNameOfCorruptRecord": CORRUPT})
-    rows = raw.select(*kept, F.inline(F.array(parse)))
+    of_record = raw.select(F.col("value"), *[F.col(OF_RECORD[name]).alias(name) for name in kept])
+    rows = of_record.select(*kept, F.inline(F.array(parse)))
     typed = rows.select(*kept, *[_typed(field) for field in fields], CORRUPT)
     present = [check for field in fields for check in _present(F.col(_quoted(field.name)), field)]
     return typed.withColumn(VALID, reduce(SparkColumn.__and__, present, F.col(CORRUPT).isNull())).drop(
