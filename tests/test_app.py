@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
+from headwater import sql
+from headwater.errors import UsageError
 from headwater.sql import tables
 
 ORDERS = Path(__file__).parents[1] / "examples" / "orders" / "app.py"
@@ -206,6 +208,34 @@ def test_a_horizon_shorter_than_the_delay_is_refused(app):
 )
 def test_the_tables_of_a_query_are_found(query, found):
     assert tables(query) == found
+
+
+def test_an_operator_in_a_query_is_a_function_of_a_stream():
+    query = """
+        -- FROM count(nothing, key => 'x')
+        SELECT a.*, 'from count(text)' FROM count(`my.clicks`, key => 'user, site', column => 'it''s') AS a
+        JOIN latest(orders , time => 'at') ON true"""
+    text, found = sql.expanded(query, ["count", "latest"])
+    assert found == [
+        ("count__1", "count", "my.clicks", {"key": "user, site", "column": "it's"}),
+        ("latest__2", "latest", "orders", {"time": "at"}),
+    ]
+    assert "FROM count__1 AS a" in text
+    assert "JOIN latest__2 ON true" in text
+    assert sql.tables(query, ["count", "latest"]) == ["my.clicks", "orders"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM count(orders, 'user')",
+        "SELECT * FROM count(orders, key => user)",
+    ],
+)
+def test_a_wrong_call_in_a_query_is_refused(query):
+    app = hw.App("shop")
+    with pytest.raises(UsageError, match=r"arguments of count are wrong.*count\(orders, name => 'text', …\)"):
+        app.sql("v", query, key="user")
 
 
 def test_the_graph_is_drawn_with_keys_times_and_tiers(app):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from headwater import operators
 from headwater.errors import HeadwaterError, UsageError
 from headwater.graph import Graph, Stream, View
 from headwater.late import Late, side
@@ -117,7 +118,11 @@ class App:
         emit: Literal["changes", "ready"] = "changes",
     ) -> None:
         """Declares a view by a SQL query over streams; ``inputs={"alias": "stream"}`` names streams that are no SQL names."""
-        mapped = dict(inputs) if inputs is not None else {table: table for table in tables(query)}
+        mapped = (
+            dict(inputs)
+            if inputs is not None
+            else {table: table for table in tables(query, operators.__all__)}
+        )
         self._views.append(
             View(
                 name,

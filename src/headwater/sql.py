@@ -1,9 +1,17 @@
-"""Which tables a SQL query reads: enough of the grammar to draw and check a graph without Spark."""
+"""What a SQL query reads: enough of the grammar to draw and check a graph without Spark.
+
+An operator of ours stands in a FROM as a function of a stream, with named arguments:
+
+    SELECT user, window, n FROM sessions(clicks, key => 'user', time => 'at', gap => '30 minutes', n => 'count(*)')
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
-__all__ = ["tables"]
+from headwater.errors import UsageError
+
+__all__ = ["Call", "expanded", "tables"]
 
 TOKEN = re.compile(
     r"""
@@ -15,6 +23,15 @@ TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+OPENING = re.compile(
+    r"""
+      --[^\n]* | /\*.*?\*/ | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.)*"  # passed over
+    | \b(?:from|join)\s+(?P<operator>[A-Za-z_]\w*)\s*\(\s*(?P<stream>[A-Za-z_][\w.]*|`[^`]+`)\s*(?=[,)])
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+ARGUMENT = re.compile(r"\s*,\s*(?P<name>[A-Za-z_]\w*)\s*=>\s*'(?P<text>(?:[^'\\]|'')*)'")
+CLOSING = re.compile(r"\s*\)")
 FUNCTIONS = {"extract", "trim", "substring", "overlay"}
 """Functions whose arguments are separated by FROM."""
 ENDS = {
@@ -34,15 +51,55 @@ ENDS = {
 }
 
 
-def tables(query: str) -> list[str]:
+class Call(NamedTuple):
+    """An operator in a query: the name that stands for its rows, and what it is called with."""
+
+    name: str
+    operator: str
+    stream: str
+    arguments: dict[str, str]
+
+
+def expanded(query: str, operators: Collection[str]) -> tuple[str, list[Call]]:
+    """A query in which each call of an operator has become the name of a table, and the calls. UsageError for a wrong one."""
+    found: list[Call] = []
+    text, at = "", 0
+    for opening in OPENING.finditer(query):
+        operator = opening["operator"]
+        if operator is None or operator.lower() not in operators or opening.start() < at:
+            continue
+        arguments: dict[str, str] = {}
+        end = opening.end()
+        while argument := ARGUMENT.match(query, end):
+            arguments[argument["name"]] = argument["text"].replace("''", "'")
+            end = argument.end()
+        closing = CLOSING.match(query, end)
+        if closing is None:
+            raise UsageError(
+                f"query: arguments of {operator} are wrong",
+                got=" ".join(query[end : end + 40].split()),
+                expected=f"{operator}({opening['stream']}, name => 'text', …)",
+            )
+        call = Call(
+            f"{operator.lower()}__{len(found) + 1}", operator.lower(), opening["stream"].strip("`"), arguments
+        )
+        found.append(call)
+        text += query[at : opening.start("operator")] + call.name
+        at = closing.end()
+    return text + query[at:], found
+
+
+def tables(query: str, operators: Collection[str] = ()) -> list[str]:
     """The names after FROM and JOIN, without the query's own common table expressions, in order, each once."""
-    tokens = list(_tokens(query))
+    text, found_calls = expanded(query, operators)
+    streams = {call.name: call.stream for call in found_calls}
+    tokens = list(_tokens(text))
     own = {
         name.lower()
         for (name, _), (word, _), (mark, _) in _triples(tokens)
         if word.lower() == "as" and mark == "("
     }
-    found = [name for name in _sources(tokens) if name.lower() not in own]
+    found = [streams.get(name, name) for name in _sources(tokens) if name.lower() not in own]
     return list(dict.fromkeys(found))
 
 

@@ -1,12 +1,15 @@
 """Query: a view's function or SQL applied to its inputs, the same way as a stream and in batch."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
 
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from headwater import operators, sql
 from headwater.errors import UsageError
 from headwater.graph import View
 from headwater.pipeline.plan import watermarks
@@ -38,9 +41,32 @@ def _apply(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> 
         if module is not None and module.__name__.startswith("headwater_app_"):
             register_pickle_by_value(module)  # workers cannot import the application file
         return view.function(**inputs)
+    text, calls = sql.expanded(view.query or "", operators.__all__)
     for name, frame in inputs.items():
         frame.createOrReplaceTempView(f"`{name}`")
-    return spark.sql(view.query or "")
+    for call in calls:
+        _applied(view, call, inputs).createOrReplaceTempView(call.name)
+    return spark.sql(text)
+
+
+def _applied(view: View, call: sql.Call, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """The rows of an operator in a query. Its key is a text too, with commas between columns."""
+    function: Callable[..., DataFrame] = getattr(operators, call.operator)
+    if call.stream not in inputs:
+        raise UsageError(
+            f"view {view.name!r}: {call.operator} takes a stream", got=call.stream, expected=", ".join(inputs)
+        )
+    form = signature(function)
+    key = list(form.parameters)[1]
+    given: dict[str, Any] = dict(call.arguments)
+    if key in given:
+        given[key] = tuple(name.strip() for name in given[key].split(","))
+    try:
+        bound = form.bind(inputs[call.stream], **given)
+    except TypeError as error:
+        expected = ", ".join(f"{name} => '…'" for name in list(form.parameters)[1:])
+        raise UsageError(f"view {view.name!r}: {call.operator}: {error}", expected=expected) from error
+    return function(*bound.args, **bound.kwargs)
 
 
 def _check_watermarks(view: View, rows: DataFrame) -> None:
