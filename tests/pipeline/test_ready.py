@@ -194,10 +194,8 @@ def test_a_window_over_text_is_one_clear_line(shop):
     app.sql(
         shop.name("v"), "SELECT window, count(*) FROM orders GROUP BY window(country, '1 hour')", key="window"
     )
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=r"has a window over text; got .*country.*expected a timestamp"):
         Runner(app, shop.settings).once()
-    assert "v': " in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from headwater.graph import Graph, View
 from headwater.pipeline import catalyst
 from headwater.pipeline.wire import VERSION
 
-__all__ = ["keeps_time", "name_observations", "versioned", "watermarks"]
+__all__ = ["check_windows", "keeps_time", "name_observations", "versioned", "watermarks"]
 
 PASSING = {
     "CollectMetrics",
@@ -47,6 +47,20 @@ def watermarks(rows: DataFrame) -> int:
 def keeps_time(rows: DataFrame) -> bool:
     """Whether Spark keeps something in this plan until event time has passed it: windows, joins of streams, duplicates."""
     return bool(catalyst.find(catalyst.plan(rows), _is_bounded))
+
+
+def check_windows(rows: DataFrame, view: View) -> None:
+    """Refuses a window over text: Spark would read times in it, and find none."""
+    for node in catalyst.find(catalyst.plan(rows), lambda node: node.nodeName() == "Project"):
+        for each in catalyst.items(node.projectList()):
+            times = catalyst.find(each, lambda part: part.nodeName() == "PreciseTimestampConversion")
+            for cast in (part for time in times for part in catalyst.items(time.children())):
+                if cast.nodeName() == "Cast" and cast.child().dataType().typeName() == "string":
+                    raise UsageError(
+                        f"view {view.name!r} has a window over text",
+                        got=f"{cast.child().sql()}, a string",
+                        expected="a timestamp: the event time of its stream",
+                    )
 
 
 def _is_bounded(node: Any) -> bool:

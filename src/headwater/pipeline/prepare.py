@@ -63,4 +63,5 @@ def _build(
     if view.latency != "realtime":
         frame = changing.followed(frame, view.name)
     wire.check(frame, view)
+    plan.check_windows(frame, view)
     return frame, site
