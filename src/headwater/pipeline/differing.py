@@ -17,6 +17,7 @@ __all__ = ["NO_ROWS", "PUBLISH", "Appending", "Differing", "appended", "differin
 PUBLISH = "publish"
 """The name of this step among the operators of a view."""
 REVISION = b',"_revision":'
+FIRST = REVISION + b"1}"
 NO_ROWS = StructType([])
 
 
@@ -80,7 +81,7 @@ def differing(rows: dict[bytes, bytes | None], state: State) -> dict[bytes, byte
         last = published.get(key)
         if last is None:
             if value is not None:
-                changes[key] = b"%b%b1}" % (value[:-1], REVISION)
+                changes[key] = value[:-1] + FIRST
         elif value is None:
             changes[key] = None
         else:
@@ -94,7 +95,7 @@ def revised(row: bytes, published: bytes | None) -> bytes:
     """A row of another run as it goes on in this one: as published if it is the same, with the next revision otherwise."""
     bare = row[: row.rindex(REVISION)]
     if published is None:
-        return b"%b%b1}" % (bare, REVISION)
+        return bare + FIRST
     cut = published.rindex(REVISION)
     if published[:cut] == bare:
         return published

@@ -108,8 +108,9 @@ class Shard:
         self.number = number
         self.chain = chain
         self.version = chain[-1].version if chain else NONE
-        self._lengths: dict[bytes, int | None] = {}
-        """Of the values that were asked for; None without one."""
+        self._asked: set[bytes] = set()
+        self._found: dict[bytes, bytes] = {}
+        """The values of those that were asked for and are there."""
         self._copy = _copy(Path(place.copies) / str(number))
         self._copy.advance(place, chain)
         if self._copy.version() != self.version:  # the copy of a later batch: an older one is being repeated
@@ -119,8 +120,8 @@ class Shard:
     def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The values of those keys that have one; fastest for sorted keys."""
         found = self._copy.get(keys)
-        self._lengths |= dict.fromkeys(keys)
-        self._lengths |= {key: len(value) for key, value in found.items()}
+        self._asked.update(keys)
+        self._found |= found
         return found
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -138,23 +139,22 @@ class Shard:
             return chain
         name = f"{self.number}-{batch}-{attempt}.delta"
         size = self._size_with(changes)
-        return (*chain, _write(self.place, name, batch, changes.items(), whole=not chain, size=size))
+        return (*chain, _write(self.place, name, batch, [_columns(changes)], whole=not chain, size=size))
 
     def _size_with(self, changes: Mapping[bytes, bytes | None]) -> Size:
         """The size after the changes. Logics have asked for nearly all that they change, so this hardly reads."""
-        unknown = [key for key in changes if key not in self._lengths]
-        if unknown:
-            self.get(unknown)
-        entries, state_bytes = size_of(self.chain)
-        for key, value in changes.items():
-            had = self._lengths[key]
-            if had is not None:
-                entries -= 1
-                state_bytes -= len(key) + had
-            if value is not None:
-                entries += 1
-                state_bytes += len(key) + len(value)
-        return Size(entries, state_bytes)
+        self.get(list(changes.keys() - self._asked))
+        before = size_of(self.chain)
+        removed = [key for key, value in changes.items() if value is None]
+        replaced = [key for key in self._found if key in changes]
+        added_bytes = sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))
+        return Size(
+            before.entries + len(changes) - len(removed) - len(replaced),
+            before.state_bytes
+            + added_bytes
+            - sum(map(len, removed))
+            - sum(len(key) + len(self._found[key]) for key in replaced),
+        )
 
     def _merged(self, attempt: str) -> Chain:
         """The same state in fewer files: those from the first on that is lighter than all behind it become one."""
@@ -166,12 +166,13 @@ class Shard:
         kept, merged = self.chain[:at], self.chain[at:]
         size = size_of(self.chain)
         if not kept:
-            file = _write(self.place, name, self.version, self.items(), whole=True, size=size)
+            file = whole_file(self.place, name, self.version, self.items(), size)
         else:
             together: dict[bytes, bytes | None] = {}
             for each in merged:
                 together.update(contents(self.place, each))
-            file = _write(self.place, name, self.version, sorted(together.items()), whole=False, size=size)
+            ordered = {key: together[key] for key in sorted(together)}
+            file = _write(self.place, name, self.version, [_columns(ordered)], whole=False, size=size)
         passes("state files are merged")
         return (*kept, file)
 
@@ -228,14 +229,14 @@ def alone(
     """What a step without state has made of a batch: a file that needs none before it."""
     name = f"{number}-{batch}-{attempt}.delta"
     size = Size(len(changes), sum(len(key) + len(value or b"") for key, value in changes.items()))
-    return (_write(place, name, batch, changes.items(), whole=True, size=size),) if changes else ()
+    return (_write(place, name, batch, [_columns(changes)], whole=True, size=size),) if changes else ()
 
 
 def whole_file(
     place: Place, name: str, version: int, items: Iterable[tuple[bytes, bytes]], size: Size
 ) -> File:
     """Writes the whole state of a shard at a version, synced."""
-    return _write(place, name, version, items, whole=True, size=size)
+    return _write(place, name, version, map(_table, _chunks(items)), whole=True, size=size)
 
 
 def names(place: Place) -> list[str]:
@@ -257,15 +258,25 @@ def _write(
     place: Place,
     name: str,
     version: int,
-    items: Iterable[tuple[bytes, bytes | None]],
+    parts: Iterable[pa.Table],
     *,
     whole: bool,
     size: Size,
 ) -> File:
     with Writing(place, name) as out:
-        for part in _chunks(items):
-            out.add(part)
+        for part in parts:
+            out.write(part)
     return out.file(version, whole=whole, size=size)
+
+
+def _columns(changes: Mapping[bytes, bytes | None]) -> pa.Table:
+    columns = [pa.array(changes.keys(), pa.binary()), pa.array(changes.values(), pa.binary())]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def _table(items: Sequence[tuple[bytes, bytes | None]]) -> pa.Table:
+    keys, values = zip(*items, strict=True)
+    return pa.table([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=SCHEMA)
 
 
 class Writing:
@@ -279,11 +290,11 @@ class Writing:
         self._writer = ipc.new_file(pa.PythonFile(self._out, "w"), SCHEMA, options=OPTIONS)
 
     def add(self, part: Sequence[tuple[bytes, bytes | None]]) -> None:
-        keys, values = zip(*part, strict=True)
-        self._writer.write_batch(
-            pa.record_batch([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], SCHEMA)
-        )
-        self.rows += len(part)
+        self.write(_table(part))
+
+    def write(self, part: pa.Table) -> None:
+        self._writer.write_table(part, ROWS_PER_BATCH)
+        self.rows += part.num_rows
 
     def file(self, version: int, *, whole: bool, size: Size) -> File:
         """How a result names it."""
@@ -390,7 +401,7 @@ class _Copy:
                 transaction.drop(self._values, delete=False)
                 transaction.drop(self._odd, delete=False)
             for file in missing:
-                for part in _chunks(contents(place, file)):
+                for part in _batches(place, file):
                     self._apply(transaction, part)
             transaction.put(b"version", _version.pack(max(wanted, reached)), db=self._about)
 
@@ -418,12 +429,16 @@ class _Copy:
     def close(self) -> None:
         self._environment.close()
 
-    def _apply(self, transaction: Any, changes: list[tuple[bytes, bytes | None]]) -> None:
-        plain = [
-            (key, value) for key, value in changes if value is not None and 0 < len(key) <= KEY_BYTES_MAX
-        ]
-        transaction.cursor().putmulti(plain)
-        if len(plain) == len(changes):
+    def _apply(self, transaction: Any, part: pa.RecordBatch) -> None:
+        keys, values = part.column(0).to_pylist(), part.column(1).to_pylist()
+        changes = zip(keys, values, strict=True)
+        lengths = pc.min_max(pc.binary_length(part.column(0))).as_py()
+        if (
+            part.num_rows
+            and part.column(1).null_count == 0
+            and 0 < lengths["min"] <= lengths["max"] <= KEY_BYTES_MAX
+        ):
+            transaction.cursor().putmulti(changes)
             return
         for key, value in changes:
             if not 0 < len(key) <= KEY_BYTES_MAX:
@@ -433,6 +448,8 @@ class _Copy:
                     transaction.put(_digest(key), msgspec.msgpack.encode((key, value)), db=self._odd)
             elif value is None:
                 transaction.delete(key)
+            else:
+                transaction.put(key, value)
 
     def _version_in(self, transaction: Any) -> int:
         found = transaction.get(b"version", db=self._about)
