@@ -1,6 +1,7 @@
 """Merging without Spark: every kind of sketch, and bytes that are none."""
 
 import random
+import struct
 
 import datasketches
 import pytest
@@ -102,6 +103,38 @@ def test_bytes_that_do_not_fit_are_refused(first, second, message):
     merging = merge.begin(first)
     with pytest.raises(UsageError, match=message):
         merge.add(merging, second)
+
+
+def bloom(words: int, bits: int = 0, hashes: int = 3, version: int = 2) -> bytes:
+    return struct.pack(">iiii", version, hashes, 0, words) + bits.to_bytes(8 * words)
+
+
+def test_filters_are_united_bit_by_bit():
+    found = merged([bloom(2, 1), bloom(2, 2 << 64), bloom(2, 1)])
+    assert found.error == (2 / 128) ** 3
+    assert not merge.has(found, "a")
+    full = merge.begin(bloom(2, (1 << 128) - 1))
+    assert merge.has(full, "a")
+    assert (full.error, full.estimate(None) > 100) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (bloom(4), "different sizes cannot be merged"),
+        (bloom(2, hashes=4), "different sizes cannot be merged"),
+        (bloom(2)[:-1], "different sizes cannot be merged"),
+    ],
+)
+def test_filters_of_different_sizes_are_refused(data, message):
+    with pytest.raises(UsageError, match=message):
+        merge.add(merge.begin(bloom(2)), data)
+
+
+@pytest.mark.parametrize("data", [bloom(2)[:4], bloom(2)[:-1], bloom(0), bloom(2, hashes=0), bloom(2) + b"x"])
+def test_what_is_no_filter_is_refused(data):
+    with pytest.raises(UsageError, match="this is no Bloom filter"):
+        merge.begin(data)
 
 
 def test_only_a_filter_knows_single_values():

@@ -23,19 +23,18 @@ class Bloom:
     """A filter, to which others of the same size can be added. It may hold a value that was never put in, but misses none."""
 
     def __init__(self, data: bytes) -> None:
-        version: int
-        words: int
-        version, hashes, seed, words = HEADER.unpack_from(data)
-        self.hashes: int = hashes
-        self.seed: int = seed
+        if len(data) < HEADER.size:
+            raise UsageError("this is no Bloom filter", got=f"{len(data)} bytes")
+        numbers: tuple[int, int, int, int] = HEADER.unpack_from(data)
+        version, self.hashes, self.seed, words = numbers
         self._header = data[: HEADER.size]
         self._bits = int.from_bytes(data[HEADER.size :])
         self._size = words * 64
-        if version != VERSION or len(data) != HEADER.size + words * 8:
-            raise UsageError("this is no Bloom filter", got=f"version {version}, {len(data)} bytes")
+        if version != VERSION or self.hashes < 1 or words < 1 or len(data) != HEADER.size + words * 8:
+            raise UsageError("this is no Bloom filter", got=f"{words} words in {len(data)} bytes")
 
     def add(self, data: bytes) -> None:
-        if data[: HEADER.size] != self._header:
+        if data[: HEADER.size] != self._header or len(data) != HEADER.size + self._size // 8:
             raise UsageError(
                 "Bloom filters of different sizes cannot be merged", hint="one capacity, one error"
             )
