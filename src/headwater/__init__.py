@@ -9,10 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headwater import sketch
     from headwater.app import App
     from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
     from headwater.late import ARRIVAL, correct, drop, side
-    from headwater.operators import count, latest
+    from headwater.operators import calendar, count, latest
     from headwater.position import Position
     from headwater.schema import Event
     from headwater.write import Writer
@@ -29,11 +30,13 @@ __all__ = [
     "StorageError",
     "UsageError",
     "Writer",
+    "calendar",
     "correct",
     "count",
     "drop",
     "latest",
     "side",
+    "sketch",
 ]
 
 _HOMES = {
@@ -42,6 +45,7 @@ _HOMES = {
     "Event": "schema",
     "Position": "position",
     "Writer": "write",
+    "calendar": "operators",
     "correct": "late",
     "count": "operators",
     "drop": "late",
@@ -53,4 +57,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'headwater' has no attribute {name!r}")
+    if name == "sketch":
+        return importlib.import_module("headwater.sketch")
     return getattr(importlib.import_module(f"headwater.{_HOMES.get(name, 'errors')}"), name)

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["count", "latest"]
+__all__ = ["calendar", "count", "latest"]
+
+
+def calendar(rows: "DataFrame", unit: str, *, time: str, zone: str) -> "DataFrame":
+    """The rows with ``window``: the day, week, month, quarter or year in which each lies by the clocks of a time zone.
+
+    Group by it as by Spark's own ``window()``, which knows no time zones: days have 23 or 25 hours when clocks change.
+    Rows without a time are left out.
+    """
+    from headwater.pipeline import calendar as dates
+
+    return dates.windowed(rows, unit, time, zone)
 
 
 def count(rows: "DataFrame", key: str | Sequence[str], *, column: str = "count") -> "DataFrame":

@@ -61,6 +61,14 @@ def test_a_number_changes_without_reloading(console, log, revenue, page):
     assert page.evaluate("window.same")
 
 
+def test_of_a_sketch_the_estimate_is_shown(console, log, revenue, page):
+    log.put(
+        revenue, {"DE": row("DE", 1) | {"users": {"estimate": 4711, "error": 0.01625, "sketch": "CgEHDA"}}}
+    )
+    page.goto(f"{console.url}/live/{revenue}")
+    expect(page.get_by_test_id("cell-users")).to_have_text("≈ 4,711")
+
+
 def test_the_first_page_lists_views_and_follows_them(console, log, revenue, page):
     page.goto(console.url)
     view = page.get_by_test_id(f"view-{revenue}")

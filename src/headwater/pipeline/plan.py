@@ -1,19 +1,21 @@
 """Plan: small edits of a query's analyzed plan, for what DataFrames have no call for.
 
-The ``_version`` of real-time views, one name for each count of invalid records, and whether a view keeps something for a time.
+The ``_version`` of real-time views, one name for each count of invalid records, whether a view keeps something for a time, and the
+Bloom filter that Spark keeps to itself.
 """
 
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.classic.column import Column as ClassicColumn
 
 from headwater.errors import UsageError
 from headwater.graph import Graph, View
 from headwater.pipeline import catalyst
 from headwater.pipeline.wire import VERSION
 
-__all__ = ["check_windows", "keeps_time", "name_observations", "versioned", "watermarks"]
+__all__ = ["bloom", "check_windows", "keeps_time", "name_observations", "versioned", "watermarks"]
 
 PASSING = {
     "CollectMetrics",
@@ -145,3 +147,18 @@ def _check_projection(view: View, graph: Graph) -> None:
                 expected=f"a key with {', '.join(stream.key)} in it, over one topic",
                 hint="or leave out latency='realtime'",
             )
+
+
+def bloom(column: Column, capacity: int, bits: int) -> Column:
+    """An aggregate: the Bloom filter of a column of text, with which Spark speeds up joins. Null when there are no values.
+
+    From Spark's bitmap functions it could be made too, with an aggregate for each hash and sorted rows: five times the work.
+    """
+    jvm: Any = SparkSession.active()._jvm  # noqa: SLF001
+    bridge = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    child, *sizes = (
+        bridge.expression(each._jc)  # noqa: SLF001
+        for each in (column, F.lit(capacity).cast("bigint"), F.lit(bits).cast("bigint"))
+    )
+    aggregate = jvm.org.apache.spark.sql.catalyst.expressions.aggregate.BloomFilterAggregate(child, *sizes)
+    return ClassicColumn(bridge.column(aggregate.toAggregateExpression()))

@@ -16,6 +16,9 @@ from headwater.pipeline.plan import watermarks
 
 __all__ = ["build", "first_line"]
 
+KEYS = {"key", "device"}
+"""Arguments of operators that name columns."""
+
 
 def build(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> DataFrame:
     """The view's DataFrame. Nothing runs; whatever Spark has against the query is a UsageError that names the view."""
@@ -50,17 +53,17 @@ def _apply(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> 
 
 
 def _applied(view: View, call: sql.Call, inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """The rows of an operator in a query. Its key is a text too, with commas between columns."""
+    """The rows of an operator in a query. A key is a text too, with commas between columns."""
     function: Callable[..., DataFrame] = getattr(operators, call.operator)
     if call.stream not in inputs:
         raise UsageError(
             f"view {view.name!r}: {call.operator} takes a stream", got=call.stream, expected=", ".join(inputs)
         )
     form = signature(function)
-    key = list(form.parameters)[1]
-    given: dict[str, Any] = dict(call.arguments)
-    if key in given:
-        given[key] = tuple(name.strip() for name in given[key].split(","))
+    given: dict[str, Any] = {
+        name: tuple(map(str.strip, text.split(","))) if name in KEYS else text
+        for name, text in call.arguments.items()
+    }
     try:
         bound = form.bind(inputs[call.stream], **given)
     except TypeError as error:

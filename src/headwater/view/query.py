@@ -6,9 +6,11 @@
     order=-col,col2  descending by col, then ascending by col2
     limit=N          at most N rows
     at_least=POS     only when the table holds all before a position, within wait=N seconds
+    merge=col        the sketches of all these rows as one, or one for each value of by=col2,col3;
+                     combine=intersection takes what is in all of them, has=value asks a Bloom filter
 
 A nested column is written with dots (``window.start``). A column that is itself called ``order``, ``limit``,
-``at_least`` or ``wait`` is filtered with ``order.eq=``. Timestamps may be given in any ISO 8601 form.
+``at_least``, ``wait`` or ``merge`` is filtered with ``order.eq=``. Timestamps may be given in any ISO 8601 form.
 """
 
 import re
@@ -18,14 +20,17 @@ from datetime import UTC, datetime
 import msgspec
 
 from headwater.errors import UsageError
+from headwater.merge import How
 from headwater.position import Position
 
-__all__ = ["AtLeast", "Filter", "Order", "Query", "at_least", "parse"]
+__all__ = ["AtLeast", "Filter", "Merge", "Order", "Query", "at_least", "merge", "parse"]
 
 OPERATORS = {"eq": "IS", "ne": "IS NOT", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 LIMIT_DEFAULT = 1_000
 LIMIT_MAX = 100_000
 TERMS_MAX = 32
+MERGE_ROWS_MAX = 20_000
+HOWS: dict[str, How] = {"union": "union", "intersection": "intersection"}
 WAIT_SECONDS_DEFAULT = 10.0
 WAIT_SECONDS_MAX = 60.0
 
@@ -60,6 +65,15 @@ class AtLeast(msgspec.Struct, frozen=True):
     seconds: float = WAIT_SECONDS_DEFAULT
 
 
+class Merge(msgspec.Struct, frozen=True):
+    """Which sketches are wanted as one, for each value of ``by``, and what is asked of a Bloom filter."""
+
+    column: str
+    by: tuple[str, ...] = ()
+    how: How = "union"
+    has: str | None = None
+
+
 def at_least(parameters: Iterable[tuple[str, str]]) -> tuple[AtLeast | None, list[tuple[str, str]]]:
     """What a reader wants the rows to hold, and the parameters that are left for `parse`."""
     asked = {"at_least": "", "wait": ""}
@@ -78,6 +92,27 @@ def at_least(parameters: Iterable[tuple[str, str]]) -> tuple[AtLeast | None, lis
     if asked["wait"]:
         raise UsageError("wait without at_least", hint="a column of that name is filtered with wait.eq=")
     return None, rest
+
+
+def merge(parameters: Iterable[tuple[str, str]]) -> tuple[Merge | None, list[tuple[str, str]]]:
+    """Which sketches a reader wants merged, and the parameters that are left for `parse`; all of them if there is no merge."""
+    given = list(parameters)
+    asked = {
+        name: value for name, value in given if name in {"merge", "by", "combine", "has", "order", "limit"}
+    }
+    if "merge" not in asked:
+        return None, given
+    refused = [name for name in ("order", "limit") if name in asked]
+    if refused:
+        raise UsageError(
+            f"{refused[0]} does not go with merge", hint="all rows that the filters leave are merged"
+        )
+    how = asked.get("combine", "union")
+    if how not in HOWS:
+        raise UsageError("combine is wrong", got=repr(how[:40]), expected="union or intersection")
+    by = tuple(column for column in asked.get("by", "").split(",") if column)
+    rest = [(name, value) for name, value in given if name not in asked]
+    return Merge(asked["merge"], by, HOWS[how], asked.get("has")), rest
 
 
 def parse(parameters: Iterable[tuple[str, str]]) -> Query:

@@ -3,7 +3,7 @@
     GET /                       the page that lists the views
     GET /live/NAME              the page that draws one view
     GET /views                  all views: name, key columns, rows, position
-    GET /views/NAME?…           the rows of one (filters, order, limit, at_least: see `headwater.view.query`)
+    GET /views/NAME?…           the rows of one (filters, order, limit, at_least, merge: see `headwater.view.query`)
     GET /views/NAME/changes     its changes as they commit; ``Last-Event-ID`` or ``?since=`` resumes
     GET /activity               the numbers of the first page, as they change
     GET /health                 200 while the console works, 503 with the reason when it does not
@@ -28,9 +28,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from headwater.errors import Behind, HeadwaterError, MachineError, StorageError, UsageError
-from headwater.view import fresh, stream
+from headwater.view import fresh, merged, stream
 from headwater.view.push import Hub
-from headwater.view.query import at_least, parse
+from headwater.view.query import at_least, merge, parse
 from headwater.view.reach import Reach
 from headwater.view.table import ViewTable
 
@@ -137,11 +137,17 @@ class Pages:
     async def rows(self, request: Request) -> Response:
         view = self._view(request)
         asked, parameters = at_least(request.query_params.multi_items())
+        wanted, parameters = merge(parameters)
         query, table = parse(parameters), self._table(view.name)
+        if wanted is not None:
+            query = merged.query(query, wanted)
         if asked is None:
             found = await run_in_threadpool(table.rows, query)
         else:
             found = await fresh.rows(self._reach, self._hub, table, query, asked)
+        if wanted is not None:
+            answers = await run_in_threadpool(merged.answers, found, wanted)
+            return _json(Rows(view.name, wanted.by, str(found.position), answers, more=False))
         rows = [row.columns() for row in found.rows]
         return _json(Rows(view.name, view.key, str(found.position), rows, found.more))
 

@@ -18,6 +18,10 @@ export const isTimestamp = (value) => typeof value === "string" && TIMESTAMP.tes
 export const isWindow = (value) =>
   value !== null && typeof value === "object" && isTimestamp(value.start) && isTimestamp(value.end);
 
+/** A column of hw.sketch: what it says is a word, its bytes are thousands of letters. */
+export const isSketch = (value) =>
+  value !== null && typeof value === "object" && "estimate" in value && "sketch" in value;
+
 /** The number that a JSON value stands for (decimals travel as strings), or null. */
 export function numeric(value) {
   if (typeof value === "number") return value;
@@ -75,5 +79,6 @@ export function cell(value) {
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (isWindow(value)) return timeWindow(value);
   if (isTimestamp(value)) return time(value);
+  if (isSketch(value)) return `≈ ${cell(value.estimate)}`;
   return typeof value === "string" ? value : JSON.stringify(value);
 }
