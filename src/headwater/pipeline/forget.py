@@ -1,25 +1,19 @@
 """Forget: a time to live for the state of any operator. A key that has not changed for so long by the clock is removed.
 
-Each value is kept with the time at which it goes, and each of these times with its key, in order:
-
-    k KEY           → TIME VALUE
-    t TIME DIGEST   → KEY
+Each value is kept with the time at which it goes, as ``timers.py`` has it.
 """
 
-import hashlib
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from headwater.late import duration_us
+from headwater.pipeline import timers
 from headwater.pipeline.layout import FORGETTING
 from headwater.pipeline.operator import Applied, Logic, Moment, Spec, State
 
 __all__ = ["Forgetting", "records"]
-
-_time = struct.Struct(">q")
 
 
 class Forgetting(Spec, frozen=True, kw_only=True):
@@ -42,7 +36,7 @@ class Forgetting(Spec, frozen=True, kw_only=True):
         return self.logic.schema(rows)
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:
-        due = list(state.between(b"t", _timer(moment.now_us + 1)))
+        due = timers.due(state, moment.now_us)
         here = set(rows.column("_key").cast(pa.binary()).to_pylist())
         applied = self.logic.apply(rows, _Inside(state), moment)
         touched: dict[bytes, bytes | None] = {
@@ -50,17 +44,14 @@ class Forgetting(Spec, frozen=True, kw_only=True):
         }
         touched |= applied.changes
         changes: dict[bytes, bytes | None] = {timer: None for timer, _ in due}
-        changes |= {b"k" + key: None for _, key in due}
-        before = state.get([b"k" + key for key in sorted(touched)])
+        changes |= {timers.place(key): None for _, key in due}
+        before = state.get([timers.place(key) for key in sorted(touched)])
         until = moment.now_us + duration_us(self.after)
         for key, value in touched.items():
-            old = before.get(b"k" + key)
-            if old is not None:
-                changes[_timer(_time.unpack(old[:8])[0], key)] = None
-            changes[b"k" + key] = None if value is None else _time.pack(until) + value
-            if value is not None:
-                changes[_timer(until, key)] = key
-        return Applied(applied.rows, dict(sorted(changes.items())), _earliest(state, changes, moment))
+            after = timers.kept(until, value) if value is not None else None
+            changes |= timers.changed(key, before.get(timers.place(key)), after)
+        opens = timers.earliest(state, changes, moment.now_us)
+        return Applied(applied.rows, dict(sorted(changes.items())), opens)
 
 
 class _Inside:
@@ -76,32 +67,6 @@ class _Inside:
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._state.between(b"k" + start, b"k" + end):
             yield key[1:], value[8:]
-
-
-def _timer(time_us: int, key: bytes | None = None) -> bytes:
-    """Where a time-out stands in the order of time; without a key, before all of that time."""
-    return (
-        b"t"
-        + _time.pack(time_us)
-        + (hashlib.blake2b(key, digest_size=16).digest() if key is not None else b"")
-    )
-
-
-def _earliest(state: State, changes: Mapping[bytes, bytes | None], moment: Moment) -> int | None:
-    """The first time-out that is open after the changes."""
-    added = min(
-        (key for key, value in changes.items() if key[:1] == b"t" and value is not None), default=None
-    )
-    kept = next(
-        (
-            key
-            for key, _ in state.between(_timer(moment.now_us + 1), b"u")
-            if changes.get(key, b"") is not None
-        ),
-        None,
-    )
-    first = min((key for key in (added, kept) if key is not None), default=None)
-    return _time.unpack(first[1:9])[0] if first is not None else None
 
 
 def records(changes: Iterator[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes | None]]:

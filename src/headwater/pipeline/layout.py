@@ -26,7 +26,7 @@ class Layout(NamedTuple):
 
 LAYOUTS = {
     PLAIN: Layout(lambda key, _: key, lambda key: key, lambda value: value),
-    # ``forget.py``: k KEY → TIME VALUE, and t TIME DIGEST → KEY
+    # ``timers.py``: k KEY → TIME VALUE, and t TIME DIGEST → KEY
     FORGETTING: Layout(
         lambda key, value: key[1:] if key[:1] == b"k" else value,
         lambda key: b"k" + key,
