@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headwater.app import App
     from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
     from headwater.late import correct, drop, side
-    from headwater.operators import count, latest
+    from headwater.operators import count, latest, sessions
     from headwater.position import Position
     from headwater.schema import Event
     from headwater.write import Writer
@@ -32,6 +32,7 @@ __all__ = [
     "count",
     "drop",
     "latest",
+    "sessions",
     "side",
 ]
 
@@ -44,6 +45,7 @@ _HOMES = {
     "count": "operators",
     "drop": "late",
     "latest": "operators",
+    "sessions": "operators",
     "side": "late",
 }
 

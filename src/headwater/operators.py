@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["count", "latest"]
+__all__ = ["count", "latest", "sessions"]
 
 
 def count(rows: "DataFrame", key: str | Sequence[str], *, column: str = "count") -> "DataFrame":
@@ -24,6 +24,23 @@ def latest(rows: "DataFrame", key: str | Sequence[str], *, time: str) -> "DataFr
     from headwater.pipeline import keyed, operator
 
     return operator.run(keyed.Latest(_names(key), time), rows)
+
+
+def sessions(
+    rows: "DataFrame", key: str | Sequence[str], *, time: str, gap: str, **aggregates: str
+) -> "DataFrame":
+    """The sessions of each key: runs of its events with no more than ``gap`` between one and the next.
+
+    A row has the key, ``window`` (from the first event to ``gap`` after the last), and the aggregates, like ``n="count(*)"``,
+    ``landing="first(page)"``. It comes out with every batch that changes it; the view's key is the key and ``window``.
+    """
+    from headwater.pipeline import operator, windowed
+    from headwater.pipeline.aggregate import parsed
+    from headwater.pipeline.sessions import Sessions
+
+    gap_us = windowed.length_us("sessions", "gap", gap)
+    found = parsed("sessions", aggregates, rows.schema)
+    return operator.run(Sessions(key=_names(key), time=time, gap_us=gap_us, aggregates=found), rows)
 
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:

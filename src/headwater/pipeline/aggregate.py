@@ -166,6 +166,10 @@ class Aggregates(msgspec.Struct, frozen=True):
     def fields(self) -> list[StructField]:
         return [StructField(one.name, one.result) for one in self.each]
 
+    def inputs(self) -> list[str]:
+        """The columns that they are of."""
+        return [one.column for one in self.each if one.column is not None]
+
     def partials(self, rows: pa.Table, group: Any, time: Any, groups: int) -> list[Partial]:
         """The partials of each group. Rows are in the order of their group (0, 1, 2, …), and of their time within it."""
         columns = [one.partials(rows, group, time, groups) for one in self.each]

@@ -1,0 +1,16 @@
+"""A shard's state as a dict, for logics without a stage around them."""
+
+
+class Memory(dict):
+    def get(self, asked):
+        return {key: self[key] for key in asked if key in self}
+
+    def between(self, start, end):
+        return iter(sorted((key, value) for key, value in self.items() if start <= key < end))
+
+    def take(self, changes):
+        for key, value in changes.items():
+            if value is None:
+                del self[key]  # a logic removes only what is there
+            else:
+                self[key] = value
