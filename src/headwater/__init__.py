@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headwater.app import App
     from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
     from headwater.late import correct, drop, side
-    from headwater.operators import count, latest, sessions
+    from headwater.operators import count, distinct, latest, sessions, sliding
     from headwater.position import Position
     from headwater.schema import Event
     from headwater.write import Writer
@@ -30,10 +30,12 @@ __all__ = [
     "Writer",
     "correct",
     "count",
+    "distinct",
     "drop",
     "latest",
     "sessions",
     "side",
+    "sliding",
 ]
 
 _HOMES = {
@@ -43,10 +45,12 @@ _HOMES = {
     "Writer": "write",
     "correct": "late",
     "count": "operators",
+    "distinct": "operators",
     "drop": "late",
     "latest": "operators",
     "sessions": "operators",
     "side": "late",
+    "sliding": "operators",
 }
 
 

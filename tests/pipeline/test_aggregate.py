@@ -69,7 +69,7 @@ def partial(timed: list[tuple[int, tuple]]):
     timed = sorted(timed, key=lambda each: each[0])
     times = np.array([at for at, _ in timed], dtype=np.int64)
     (found,) = ALL.partials(table([row for _, row in timed]), np.zeros(len(timed), np.int64), times, 1)
-    assert ALL.loaded(msgspec.msgpack.decode(msgspec.msgpack.encode(ALL.stored(found)))) == found
+    assert ALL.loaded(msgspec.msgpack.decode(msgspec.msgpack.encode(ALL.stored([found])))) == [found]
     return found
 
 
@@ -142,7 +142,7 @@ def test_any_order_and_any_cut_give_what_the_words_say(timed, cuts, seed):
     merge, merged = ALL.merger(), partial(parts[0])
     for part in parts[1:]:
         merged = merge(merged, partial(part))
-    assert msgspec.msgpack.encode(ALL.stored(merged)) == msgspec.msgpack.encode(ALL.stored(whole))
+    assert msgspec.msgpack.encode(ALL.stored([merged])) == msgspec.msgpack.encode(ALL.stored([whole]))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,10 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 from headwater.errors import UsageError
 from headwater.pipeline import windowed
 from headwater.pipeline.aggregate import parsed
+from headwater.pipeline.distinct import Distinct
 from headwater.pipeline.operator import FOREVER, Applied, Moment, Nothing
 from headwater.pipeline.sessions import Sessions
+from headwater.pipeline.sliding import Sliding
 from headwater.pipeline.time import NEVER
 from memorystate import Memory
 
@@ -34,6 +36,10 @@ GAP = 5
 AGGREGATES = parsed(
     "test", {"rows": "count(*)", "total": "sum(n)", "landing": "first(page)", "exit": "last(page)"}, KIND
 )
+SIZE = 7
+WITHIN = 6
+SLIDING = Sliding(key=("user",), time="at", size_us=SIZE, aggregates=AGGREGATES)
+DISTINCT = Distinct(key=("user",), time="at", within_us=WITHIN)
 SESSIONS = Sessions(key=("user",), time="at", gap_us=GAP, aggregates=AGGREGATES)
 
 
@@ -154,13 +160,13 @@ def aggregated(rows: list[Event]) -> dict:
     }
 
 
-def check(logic, parts: list, horizon: int, model: Callable, kept: Callable, *, times: int) -> None:
+def check(logic, parts: list, horizon: int, model: Callable, kept: Callable) -> None:
     """Runs the batches: the table is always the model's over what was accepted, and state holds the times that ``kept`` says, no more."""
     stage = Stage(logic, horizon)
     for rows, by in parts:
         stage.take(rows)
         assert stage.table == model(stage.accepted)
-        held = {key: [each[:times] for each in entry] for key, entry in stage.entries().items()}
+        held = {key: entry[:-1] for key, entry in stage.entries().items()}
         assert held == kept(stage.accepted, stage.moment.horizon)
         stage.move(by)
     assert everything(logic, stage.accepted) == stage.table
@@ -206,13 +212,17 @@ def open_sessions(rows: list[Event], horizon: int) -> dict:
         user: [run for run in runs(mine) if run[-1].at + GAP >= horizon]
         for user, mine in by_user(rows).items()
     }
-    return {user: [[run[0].at, run[-1].at] for run in mine] for user, mine in found.items() if mine}
+    return {
+        user: [[run[0].at for run in mine], [run[-1].at for run in mine]]
+        for user, mine in found.items()
+        if mine
+    }
 
 
 @hundred
 @given(parts=batches, horizon=horizons)
 def test_sessions_are_those_of_all_rows_for_every_order_delay_and_cut(parts, horizon):
-    check(SESSIONS, parts, horizon, session_table, open_sessions, times=2)
+    check(SESSIONS, parts, horizon, session_table, open_sessions)
 
 
 def test_an_event_exactly_a_gap_later_belongs_to_the_session_as_in_spark():
@@ -285,3 +295,172 @@ def test_what_cannot_be_a_session_is_refused(options, said):
 def test_a_wrong_length_is_refused(text):
     with pytest.raises(UsageError, match=r"sessions: gap.*no length of time"):
         windowed.length_us("sessions", "gap", text)
+
+
+# ---- sliding -------------------------------------------------------------------------------------------
+
+
+def sliding_table(rows: list[Event]) -> dict:
+    return {
+        (user, row.at - SIZE): {"user": user, "window": (row.at - SIZE, row.at)}
+        | aggregated([each for each in mine if row.at - SIZE < each.at <= row.at])
+        | {"_until": row.at + 1}
+        for user, mine in by_user(rows).items()
+        for row in mine
+    }
+
+
+def sliding_events(rows: list[Event], horizon: int) -> dict:
+    """Those that a row exactly at the horizon, or later, would count."""
+    found = {
+        user: sorted({row.at for row in mine if max(horizon, row.at) - SIZE < row.at})
+        for user, mine in by_user(rows).items()
+    }
+    return {user: [times] for user, times in found.items() if times}
+
+
+@hundred
+@given(parts=batches, horizon=horizons)
+def test_sliding_windows_are_those_of_all_rows_for_every_order_delay_and_cut(parts, horizon):
+    check(SLIDING, parts, horizon, sliding_table, sliding_events)
+
+
+def test_an_event_is_out_of_the_window_exactly_a_size_later():
+    found = everything(SLIDING, [Event("a", 0), Event("a", SIZE - 1), Event("a", SIZE)])
+    assert [(row["window"][1], row["rows"]) for row in found.values()] == [(0, 1), (SIZE - 1, 2), (SIZE, 2)]
+
+
+def test_a_straggler_changes_its_own_row_and_those_less_than_a_size_after_it():
+    stage = Stage(SLIDING, horizon=100)
+    stage.take([Event("a", at) for at in (0, 5, 2 + SIZE, 3 + SIZE)])
+    changed = plain(stage.take([Event("a", 3)]).rows)
+    assert [row["window"][1] for row in changed] == [3, 5, 2 + SIZE]
+
+
+def test_events_at_the_same_time_are_one_row():
+    stage = Stage(SLIDING, horizon=0)
+    stage.take([Event("a", 1), Event("a", 1)])
+    stage.take([Event("a", 1)])
+    assert [row["rows"] for row in stage.table.values()] == [3]
+
+
+def test_an_event_is_forgotten_exactly_when_it_counts_for_nothing_any_more():
+    stage = Stage(SLIDING, horizon=20)
+    opened = stage.take([Event("a", 0)]).open
+    assert opened == SIZE + 20
+    stage.watermark = opened - 1
+    stage.take([])
+    assert len(stage.state) == 2
+    stage.watermark = opened
+    assert stage.take([]).open is None
+    assert stage.state == {}
+
+
+@settings(max_examples=100, deadline=None)
+@given(times=st.lists(st.integers(0, 60), min_size=1, max_size=40))
+def test_a_long_window_merges_each_event_a_few_times(times):
+    merges = 0
+
+    def merge(one, two):
+        nonlocal merges
+        merges += 1
+        return [one[0] + two[0]]
+
+    from headwater.pipeline.sliding import _slid
+
+    different = sorted(set(times))
+    rows = list(_slid((different, [[1]] * len(different)), different, 30, merge))
+    assert [total for _, (total,) in rows] == [
+        sum(t - 30 < each <= t for each in different) for t in different
+    ]
+    assert merges <= 3 * len(different)
+
+
+# ---- distinct ------------------------------------------------------------------------------------------
+
+
+class Passing(Stage):
+    """A stage whose rows are no table: all that came out, in order."""
+
+    def __init__(self, logic, horizon: int, seed: int = 0) -> None:
+        super().__init__(logic, horizon, seed)
+        self.out: list[Event] = []
+
+    def _see(self, rows: list[Event], out: list[dict]) -> None:  # noqa: ARG002
+        self.out += [Event(**row) for row in out]
+
+
+def bytes_of(row: Event) -> bytes:
+    from datetime import UTC, datetime, timedelta
+
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=row.at)
+    return msgspec.msgpack.encode([row.user, at, row.n, row.page])
+
+
+def first_ones(known: list[Event], rows: list[Event]) -> list[Event]:
+    """What goes on of a batch when nothing is ever forgotten."""
+    going: list[Event] = []
+    for row in sorted(rows, key=lambda row: (row.user, row.at, bytes_of(row))):
+        if all(each.user != row.user or abs(each.at - row.at) > WITHIN for each in known + going):
+            going.append(row)
+    return going
+
+
+@hundred
+@given(parts=batches, horizon=horizons)
+def test_of_duplicates_the_first_goes_on_as_if_nothing_were_forgotten(parts, horizon):
+    stage, expected = Passing(DISTINCT, horizon), []
+    for rows, by in parts:
+        before = len(stage.accepted)
+        stage.take(rows)
+        expected += first_ones(expected, stage.accepted[before:])
+        assert stage.out == expected
+        held = {user: sorted(r.at for r in expected if r.user == user and r.at + WITHIN >= stage.moment.horizon) for user in "ab"}  # fmt: skip
+        assert stage.entries() == {user: times for user, times in held.items() if times}
+        stage.move(by)
+    stage.move(1_000)
+    stage.take([])
+    assert stage.state == {}
+
+
+@hundred
+@given(
+    rows=st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 50)),
+    copies=st.lists(st.integers(0, 7), max_size=40),
+    cuts=st.lists(st.tuples(st.integers(0, 47), st.integers(0, 12))),
+    seed=st.integers(0, 99),
+)
+def test_copies_of_rows_leave_one_in_any_order_and_any_cut(rows, copies, cuts, seed):
+    """Each key has one event here, sent several times: what a producer that tries again does."""
+    sent = [Event(user, at, at, "x") for user, at in rows.items()]
+    all_of_them = sent + [sent[n % len(sent)] for n in copies if sent]
+    shuffled = random.Random(seed).sample(all_of_them, len(all_of_them))
+    stage, begin = Passing(DISTINCT, horizon=0), 0
+    for end, by in sorted(cuts):
+        stage.take(shuffled[begin:end])
+        begin = max(begin, end)
+        stage.move(by)
+    stage.take(shuffled[begin:])
+    assert sorted(stage.out) == sorted(set(stage.accepted))
+    batch = DISTINCT.apply(table(stage.accepted), Nothing(), Moment(FOREVER, NEVER, FOREVER))
+    assert sorted(Event(**row) for row in plain(batch.rows)) == sorted(stage.out)
+
+
+def test_exactly_within_is_a_duplicate_and_the_id_is_kept_just_as_long():
+    stage = Passing(DISTINCT, horizon=3)
+    opened = stage.take([Event("a", 10)]).open
+    assert opened == 10 + WITHIN + 1 + 3
+    stage.watermark = opened - 1
+    stage.take([Event("a", 10 + WITHIN)])  # exactly at the horizon
+    assert [row.at for row in stage.out] == [10]
+    stage.watermark = opened
+    stage.take([])
+    assert stage.state == {}
+    stage.take([Event("a", 10 + WITHIN + 1)])
+    assert [row.at for row in stage.out] == [10, 10 + WITHIN + 1]
+
+
+def test_of_a_batch_the_earliest_goes_on_and_of_equal_times_the_smallest():
+    stage = Passing(DISTINCT, horizon=0)
+    stage.take([Event("a", 3, 1), Event("a", 2, 9), Event("a", 2, 8)])
+    assert stage.out == [Event("a", 2, 8)]

@@ -191,18 +191,18 @@ class Aggregates(msgspec.Struct, frozen=True):
         """What each group's partials come to, by the names of the aggregates."""
         return {one.name: one.values([each[n] for each in partials]) for n, one in enumerate(self.each)}
 
-    def stored(self, partial: Partial) -> Partial:
+    def stored(self, partials: Sequence[Partial]) -> Sequence[Partial]:
         """Partials as state keeps them."""
-        return [
-            _stored(value) if _is_wide(one.kind) else value
-            for one, value in zip(self.each, partial, strict=True)
-        ]
+        wide = [_is_wide(one) for one in self.each]
+        if not any(wide):
+            return partials
+        return [[_stored(a) if w else a for w, a in zip(wide, each, strict=True)] for each in partials]
 
-    def loaded(self, partial: Partial) -> Partial:
-        return [
-            _loaded(value) if _is_wide(one.kind) else value
-            for one, value in zip(self.each, partial, strict=True)
-        ]
+    def loaded(self, partials: Sequence[Partial]) -> Sequence[Partial]:
+        wide = [_is_wide(one) for one in self.each]
+        if not any(wide):
+            return partials
+        return [[_loaded(a) if w else a for w, a in zip(wide, each, strict=True)] for each in partials]
 
 
 def parsed(operator: str, named: Mapping[str, str], rows: StructType) -> Aggregates:
@@ -335,9 +335,11 @@ def _is_float(kind: DataType) -> bool:
     return isinstance(kind, FloatType | DoubleType)
 
 
-def _is_wide(kind: DataType) -> bool:
-    """Whether partials may be whole numbers of more than 64 bits, which msgpack does not have."""
-    return isinstance(kind, DecimalType | LongType)
+def _is_wide(aggregate: Aggregate) -> bool:
+    """Whether its partials may be whole numbers of more than 64 bits, which msgpack does not have."""
+    return isinstance(aggregate.kind, DecimalType) or (
+        isinstance(aggregate.kind, LongType) and aggregate.function in ("sum", "avg")
+    )
 
 
 def _stored(value: Any) -> Any:

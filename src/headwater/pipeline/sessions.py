@@ -4,8 +4,8 @@ A session's window is from its first event to a gap after its last one. An event
 it, as in Spark's ``session_window``: so a session is complete when the watermark is behind its window's end, and nothing can
 change it any more when the horizon is.
 
-    k KEY           → TIME [[FIRST, LAST, PARTIALS], …]     the sessions that a row may still change, in order
-    t TIME DIGEST   → KEY                                   when the first of them is forgotten
+    k KEY           → TIME [FIRSTS, LASTS, PARTIALS]    the sessions that a row may still change, in order
+    t TIME DIGEST   → KEY                               when the first of them is forgotten
 """
 
 from collections.abc import Callable, Sequence
@@ -95,21 +95,22 @@ class Sessions(Spec, frozen=True, kw_only=True):
     def _loaded(self, kept: bytes | None) -> list[Session]:
         if kept is None:
             return []
-        loaded = self.aggregates.loaded
+        firsts, lasts, partials = msgspec.msgpack.decode(kept[8:])
+        loaded = self.aggregates.loaded(partials)
         return [
-            Session(first, last, loaded(partial), fresh=False)
-            for first, last, partial in msgspec.msgpack.decode(kept[8:])
+            Session(first, last, partial, fresh=False)
+            for first, last, partial in zip(firsts, lasts, loaded, strict=True)
         ]
 
     def _kept(self, sessions: Sequence[Session], horizon: int) -> bytes | None:
         """What a row from the horizon on may still touch; up to a gap behind the last event one belongs to the session."""
-        stored = self.aggregates.stored
-        open_still = [each for each in sessions if each.last + self.gap_us >= horizon]
-        if not open_still:
+        since = horizon - self.gap_us
+        still = [each for each in sessions if each.last >= since]
+        if not still:
             return None
-        until = min(each.last for each in open_still) + self.gap_us + 1
-        held = [(each.first, each.last, stored(each.partial)) for each in open_still]
-        return timers.kept(until, msgspec.msgpack.encode(held))
+        firsts, lasts, partials, _ = zip(*still, strict=True)
+        held = (firsts, lasts, self.aggregates.stored(partials))
+        return timers.kept(min(lasts) + self.gap_us + 1, msgspec.msgpack.encode(held))
 
     def _rows(self, found: Ordered, out: list[tuple[int, Session, bool]]) -> pa.Table:
         out.sort(key=lambda each: (each[0], each[1].first))
