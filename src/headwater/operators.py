@@ -39,7 +39,7 @@ def latest(rows: "DataFrame", key: str | Sequence[str], *, time: str) -> "DataFr
 
 
 def sessions(
-    rows: "DataFrame", key: str | Sequence[str], *, time: str, gap: str, **aggregates: str
+    rows: "DataFrame", /, key: str | Sequence[str], *, time: str, gap: str, **aggregates: str
 ) -> "DataFrame":
     """The sessions of each key: runs of its events with no more than ``gap`` between one and the next.
 
@@ -56,7 +56,7 @@ def sessions(
 
 
 def sliding(
-    rows: "DataFrame", key: str | Sequence[str], *, time: str, size: str, **aggregates: str
+    rows: "DataFrame", /, key: str | Sequence[str], *, time: str, size: str, **aggregates: str
 ) -> "DataFrame":
     """At each event what its key's events come to that are after its time less ``size``, up to and with its own time.
 
