@@ -1,9 +1,7 @@
-"""A shard's state as a dict, for logics without Spark."""
+"""A shard's state as a dict, for logics without a stage around them."""
 
 
 class Memory(dict):
-    """State as a dict."""
-
     def get(self, asked):
         return {key: self[key] for key in asked if key in self}
 
@@ -13,6 +11,6 @@ class Memory(dict):
     def take(self, changes):
         for key, value in changes.items():
             if value is None:
-                self.pop(key, None)
+                del self[key]  # a logic removes only what is there
             else:
                 self[key] = value

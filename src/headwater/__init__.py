@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headwater.app import App
     from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
     from headwater.late import ARRIVAL, correct, drop, side
-    from headwater.operators import calendar, count, latest
+    from headwater.operators import calendar, count, distinct, latest, sessions, sliding
     from headwater.position import Position
     from headwater.schema import Event
     from headwater.write import Writer
@@ -33,10 +33,13 @@ __all__ = [
     "calendar",
     "correct",
     "count",
+    "distinct",
     "drop",
     "latest",
+    "sessions",
     "side",
     "sketch",
+    "sliding",
 ]
 
 _HOMES = {
@@ -48,9 +51,12 @@ _HOMES = {
     "calendar": "operators",
     "correct": "late",
     "count": "operators",
+    "distinct": "operators",
     "drop": "late",
     "latest": "operators",
+    "sessions": "operators",
     "side": "late",
+    "sliding": "operators",
 }
 
 

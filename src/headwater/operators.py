@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["calendar", "count", "latest"]
+__all__ = ["calendar", "count", "distinct", "latest", "sessions", "sliding"]
 
 
 def calendar(rows: "DataFrame", unit: str, *, time: str, zone: str) -> "DataFrame":
@@ -30,11 +30,57 @@ def count(rows: "DataFrame", key: str | Sequence[str], *, column: str = "count")
     return operator.run(keyed.Count(_names(key), column), rows)
 
 
+def distinct(rows: "DataFrame", key: str | Sequence[str], *, time: str, within: str) -> "DataFrame":
+    """The rows without duplicates: of those with the same key and times no more than ``within`` apart, the first that comes.
+
+    Copies of a row, with the same time, leave one whatever the order. Rows without a time are left out.
+    """
+    from headwater.pipeline import operator, windowed
+    from headwater.pipeline.distinct import Distinct
+
+    within_us = windowed.length_us("distinct", "within", within)
+    return operator.run(Distinct(key=_names(key), time=time, within_us=within_us), rows)
+
+
 def latest(rows: "DataFrame", key: str | Sequence[str], *, time: str) -> "DataFrame":
     """The row of each key with the greatest time, whatever the order in which they come. Rows without a time are left out."""
     from headwater.pipeline import keyed, operator
 
     return operator.run(keyed.Latest(_names(key), time), rows)
+
+
+def sessions(
+    rows: "DataFrame", /, key: str | Sequence[str], *, time: str, gap: str, **aggregates: str
+) -> "DataFrame":
+    """The sessions of each key: runs of its events with no more than ``gap`` between one and the next.
+
+    A row has the key, ``window`` (from the first event to ``gap`` after the last), and the aggregates, like ``n="count(*)"``,
+    ``landing="first(page)"``. It comes out with every batch that changes it; the view's key is the key and ``window``.
+    """
+    from headwater.pipeline import operator, windowed
+    from headwater.pipeline.aggregate import parsed
+    from headwater.pipeline.sessions import Sessions
+
+    gap_us = windowed.length_us("sessions", "gap", gap)
+    found = parsed("sessions", aggregates, rows.schema)
+    return operator.run(Sessions(key=_names(key), time=time, gap_us=gap_us, aggregates=found), rows)
+
+
+def sliding(
+    rows: "DataFrame", /, key: str | Sequence[str], *, time: str, size: str, **aggregates: str
+) -> "DataFrame":
+    """At each event what its key's events come to that are after its time less ``size``, up to and with its own time.
+
+    A row has the key, ``window`` (from time less ``size`` to the time), and the aggregates, like ``total="sum(amount)"``. Events at
+    the same time are one row; the view's key is the key and ``window``.
+    """
+    from headwater.pipeline import operator, windowed
+    from headwater.pipeline.aggregate import parsed
+    from headwater.pipeline.sliding import Sliding
+
+    size_us = windowed.length_us("sliding", "size", size)
+    found = parsed("sliding", aggregates, rows.schema)
+    return operator.run(Sliding(key=_names(key), time=time, size_us=size_us, aggregates=found), rows)
 
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:

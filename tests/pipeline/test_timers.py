@@ -30,6 +30,8 @@ def test_what_is_due_and_what_is_open_next(held, moved, upto):
     left = {key: at for key, at in held.items() if at > upto}
     for key, at in moved.items():
         before = state.get([timers.place(key)]).get(timers.place(key))
+        if before is None and at is None:
+            continue
         changes |= timers.changed(key, before, None if at is None else timers.kept(at, b"w"))
         left.pop(key, None)
         if at is not None:

@@ -1,0 +1,133 @@
+"""Windowed: what operators over windows of event time share: rows in the order of key and time, and rows with a window."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
+
+from headwater.errors import UsageError
+from headwater.late import duration_us
+from headwater.pipeline.aggregate import Aggregates
+
+__all__ = [
+    "GONE",
+    "HIDDEN",
+    "UNTIL",
+    "WINDOW",
+    "Ordered",
+    "check_time",
+    "fields",
+    "keys",
+    "length_us",
+    "ordered",
+    "stamps",
+    "windows",
+]
+
+WINDOW = "window"
+GONE = "_gone"
+"""True: the row with this key is no longer there."""
+UNTIL = "_until"
+"""The watermark with which a row is complete."""
+TIMES = pa.timestamp("us", "UTC")
+
+
+class Ordered(NamedTuple):
+    """Rows in the order of key and time. Those without a time are left out."""
+
+    rows: pa.Table
+    keys: list[bytes]
+    """The keys, in order."""
+    key: Any
+    """Which of them each row has."""
+    time: Any
+    """The time of each row, in microseconds."""
+
+
+def ordered(rows: pa.Table, columns: Sequence[str], time: str) -> Ordered:
+    """The rows with these columns, in order. What has the same key and time stands in any order."""
+    wanted = list(dict.fromkeys(columns))
+    rows = rows.select(list(dict.fromkeys([*wanted, time, "_key"])))
+    rows = rows.filter(pc.is_valid(rows.column(time))).combine_chunks()
+    encoded = rows.column("_key").cast(pa.binary()).combine_chunks().dictionary_encode()
+    by_key = pc.sort_indices(encoded.dictionary)
+    rank = np.empty(len(by_key), np.int64)
+    rank[by_key.to_numpy()] = np.arange(len(by_key))
+    key = rank[encoded.indices.to_numpy()]
+    at = rows.column(time).cast(TIMES).cast(pa.int64()).to_numpy()
+    order = np.lexsort((at, key))
+    keys = encoded.dictionary.take(by_key).to_pylist()
+    return Ordered(rows.select(wanted).take(pa.array(order)), keys, key[order], at[order])
+
+
+def check_time(operator: str, rows: StructType, time: str) -> None:
+    """Refuses a time that is no column with timestamps."""
+    kinds = {field.name: field.dataType for field in rows.fields}
+    if not isinstance(kinds.get(time), TimestampType):
+        got = f"{time} {kinds[time].simpleString()}" if time in kinds else time
+        stamps = [name for name, kind in kinds.items() if isinstance(kind, TimestampType)]
+        hint = f"there is {', '.join(stamps)}" if stamps else ""
+        raise UsageError(
+            f"{operator}: the time is no timestamp of its input",
+            got=got,
+            expected="the event time",
+            hint=hint,
+        )
+
+
+def length_us(operator: str, name: str, text: str) -> int:
+    """A length of time that an operator was given, and that is longer than nothing."""
+    try:
+        length = duration_us(text) if isinstance(text, str) else 0
+    except UsageError as error:
+        raise UsageError(
+            f"{operator}: {name}: {error.what}", got=error.got, expected=error.expected
+        ) from error
+    if length <= 0:
+        raise UsageError(
+            f"{operator}: {name} is no length of time", got=repr(text), expected="one like '30 minutes'"
+        )
+    return length
+
+
+def fields(
+    operator: str, rows: StructType, key: Sequence[str], aggregates: Aggregates, hidden: Mapping[str, Any]
+) -> StructType:
+    """The kind of the rows that an operator makes: key, window, aggregates, and what is not shown."""
+    shown = [field for field in rows.fields if field.name in key]
+    taken = [*key, WINDOW]
+    for field in aggregates.fields():
+        if field.name in taken or field.name.startswith("_"):
+            raise UsageError(
+                f"{operator}: an aggregate cannot have this name",
+                got=field.name,
+                hint=f"taken are {', '.join(taken)} and what begins with _",
+            )
+    if WINDOW in key:
+        raise UsageError(
+            f"{operator}: its rows have a window of their own", got=f"key {WINDOW}", hint="rename the column"
+        )
+    span = StructType([StructField("start", TimestampType()), StructField("end", TimestampType())])
+    own = [StructField(name, kind) for name, kind in hidden.items()]
+    return StructType([*shown, StructField(WINDOW, span), *aggregates.fields(), *own])
+
+
+HIDDEN: Mapping[str, Any] = {GONE: BooleanType(), UNTIL: TimestampType()}
+
+
+def keys(found: Ordered, key: Sequence[str], numbers: Sequence[int]) -> dict[str, pa.ChunkedArray]:
+    """The columns of the key, in rows of keys by their numbers."""
+    firsts = np.searchsorted(found.key, np.array(numbers, np.int64))
+    return {name: found.rows.column(name).take(pa.array(firsts)) for name in key}
+
+
+def windows(start: Sequence[int], end: Sequence[int]) -> pa.StructArray:
+    """Windows as Spark's own ``window()`` makes them."""
+    return pa.StructArray.from_arrays([stamps(start), stamps(end)], ["start", "end"])
+
+
+def stamps(times: Sequence[int | None]) -> pa.Array:
+    return pa.array(times, pa.int64()).cast(TIMES)
