@@ -4,7 +4,8 @@ import pytest
 
 import headwater as hw
 from headwater.config import Settings
-from headwater.pipeline.runner import Runner, rows
+from headwater.pipeline.batch import rows
+from headwater.pipeline.runner import Runner
 from headwater.pipeline.session import master
 from headwater.pipeline.topics import Topics
 from ordershop import orders

@@ -1,4 +1,4 @@
-"""Runner: all queries of an application, from start to clean stop, and the same views in batch.
+"""Runner: all queries of an application, from start to clean stop.
 
 A query goes on from its checkpoint. Micro-batch queries look for new records at an interval, and without any they do
 nothing; the interval grows with the number of views, so that many idle ones stay cheap.
@@ -6,9 +6,7 @@ nothing; the interval grows with the number of views, so that many idle ones sta
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
@@ -18,8 +16,8 @@ from headwater.app import App
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
 from headwater.errors import Fenced, HeadwaterError, MachineError, StorageError, UsageError
-from headwater.graph import Graph, View
-from headwater.pipeline import late, query, session, source, time, wire
+from headwater.graph import View
+from headwater.pipeline import late, query, session, time, wire
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.groups import Groups
@@ -33,7 +31,7 @@ from headwater.pipeline.shared import check_shared
 from headwater.pipeline.ticks import Ticks
 from headwater.pipeline.topics import Positions, Topics, behind
 
-__all__ = ["Runner", "batch", "rows"]
+__all__ = ["Runner"]
 
 IDLE_MS_PER_VIEW = 50
 """Looking for records costs about 4 ms of a core: twenty views that look every second take 8 % of one."""
@@ -335,38 +333,3 @@ class Runner:
             return Fenced(f"view {name!r} is run by another driver now", hint="this one ends")
         log = session.data(self.settings) / "spark.log"
         return MachineError(f"view {name!r} has stopped", got=cause, hint=f"Spark's log is {log}")
-
-
-def batch(app: App, settings: Settings, view: str) -> DataFrame:
-    """One view over all that the log holds now, computed in batch by the same function."""
-    graph = app.graph()
-    if view not in graph.views:
-        raise UsageError(f"unknown view {view!r}", expected=", ".join(graph.views))
-    return _batch(app, settings, graph, graph.views[view])
-
-
-def rows(app: App, settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
-    """The batch answer of every view: {view: {key text: row}}, keys and rows as on the wire, without columns of ours."""
-    graph = app.graph()
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, view in graph.views.items():
-        frame = _batch(app, settings, graph, view)
-        key, value = wire.expressions(frame.schema, view)
-        records = frame.selectExpr(f"{key} AS key", f"{value} AS value").collect()
-        found[name] = {record.key: _shown(msgspec.json.decode(record.value)) for record in records}
-    return found
-
-
-def _batch(app: App, settings: Settings, graph: Graph, view: View) -> DataFrame:
-    spark = session.start(settings, import_folder=app.folder)
-    inputs = {
-        parameter: source.batch(spark, settings.access, stream, graph)
-        for parameter, stream in graph.inputs(view).items()
-    }
-    frame = query.build(spark, view, inputs)
-    wire.check(frame, view)
-    return frame
-
-
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if not name.startswith("_")}

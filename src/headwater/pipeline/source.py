@@ -17,10 +17,12 @@ from headwater.pipeline import time
 from headwater.pipeline.topics import Positions, pattern
 from headwater.schema import Column, columns
 
-__all__ = ["INVALID", "batch", "invalid", "late", "stream", "ticks"]
+__all__ = ["INVALID", "PLACE", "batch", "invalid", "late", "stream", "ticks"]
 
 INVALID = "invalid"
 """What the observation of a stream's invalid records begins with, and what their topics end in."""
+PLACE = "topic STRING, partition INT, offset BIGINT"
+"""Where a record stands in the log."""
 
 BATCH_RECORDS_MAX = 1_000_000
 """Records that one micro-batch takes at most, so that a long absence is made up for in steps."""
@@ -80,9 +82,24 @@ def ticks(spark: SparkSession, log: Log, view: str) -> DataFrame:
     return spark.readStream.format("kafka").options(**options).load().select("offset")
 
 
-def batch(spark: SparkSession, log: Log, spec: Stream, graph: Graph) -> DataFrame:
-    """The same events as an ordinary DataFrame over all that the log holds now."""
-    raw = spark.read.format("kafka").options(**READ, **_subscription(log, spec, graph)).load()
+def batch(
+    spark: SparkSession,
+    log: Log,
+    spec: Stream,
+    graph: Graph,
+    *,
+    ends: Positions | None = None,
+    without: DataFrame | None = None,
+) -> DataFrame:
+    """The same events as an ordinary DataFrame up to given ends, or over all that the log holds now, but for the records at some places."""
+    if ends is None:
+        raw = spark.read.format("kafka").options(**READ, **_subscription(log, spec, graph)).load()
+    elif ends:
+        raw = _stretch(spark, log, {}, ends)
+    else:
+        raw = spark.createDataFrame([], f"{PLACE}, value BINARY")
+    if without is not None:
+        raw = raw.join(F.broadcast(without), ["topic", "partition", "offset"], "left_anti")
     return _events(_parsed(raw, spec, _kept(spec)).where(VALID), spec)
 
 
