@@ -343,10 +343,17 @@ def view_check(
 
 def _settings_with(log: str | None) -> Settings:
     """The settings, for another log than theirs if one is named: an address alone is reached in the same way."""
+    import msgspec
+
     if log is None or "://" in log:
         return load(log=log)
-    scheme = "kafkas" if load().access.tls else "kafka"
-    return load(log=f"{scheme}://{log}")
+    settings = load()
+    if settings.embedded is None:
+        return load(log=f"{settings.log.partition('://')[0]}://{log}")
+    host, _, port = log.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError("--log is wrong", got=repr(log), expected="HOST:PORT")
+    return msgspec.structs.replace(settings, host=host, broker_port=int(port))
 
 
 @view.command(

@@ -26,10 +26,10 @@ from headwater.position import Position
 from headwater.result import Result
 from headwater.schema import wire
 
-__all__ = ["Checked", "Difference", "check", "compared", "newest"]
+__all__ = ["Checked", "Difference", "check", "compared", "left_out", "newest"]
 
 Rows = dict[str, list[Row]]
-"""By key: one row, or in a view that appends any number of them."""
+"""By key. In a view that appends a key has any number of rows; in others one, though a batch may find several for it."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -92,17 +92,18 @@ def check(app: App, settings: Settings, name: str) -> Checked:
     try:
         reached = _settled(topics, graph, view) if view.latency == "realtime" else _reached(settings, name)
         shown = newest(topics, view, reached.outputs)
-        too_late = _late(topics, name, reached.result)
+        too_late = left_out(topics, name, reached.result)
         taken, lost = _taken(topics, reached.inputs, too_late)
     finally:
         topics.close()
     # A pipeline that runs beside this has its own session, and its logs in the data folder itself.
     session.start(settings, import_folder=app.folder, folder=session.data(settings) / "check")
-    answer = _by_key(records(batch(app, settings, name, Position(reached.inputs), too_late), view), view)
+    answer = _by_key(records(batch(app, settings, name, Position(reached.inputs), too_late), view))
     forgotten = [key for key in answer if key not in shown] if view.forget is not None else []
     for key in forgotten:
         del answer[key]
-    differing, first = compared(shown, answer)
+    several = 0 if view.append else sum(len(rows) > 1 for rows in answer.values())
+    differing, first = compared(shown, answer, append=view.append)
     return Checked(
         view=name,
         rows=sum(map(len, shown.values())),
@@ -110,7 +111,19 @@ def check(app: App, settings: Settings, name: str) -> Checked:
         complete_to=_complete_to(reached.result),
         differing=differing,
         first=first,
-        notes=tuple(_notes(view, reached.result, too_late, lost, len(forgotten), differs=first is not None)),
+        notes=(
+            *_late_notes(view, reached.result, len(too_late), differs=first is not None),
+            *_counted(
+                lost, "records that the view has read are no longer in the log: rows may differ by them"
+            ),
+            *_counted(
+                len(forgotten), f"rows of the batch have left the view, which forgets after {view.forget}"
+            ),
+            *_counted(
+                several,
+                "keys have several rows in the batch: by the order of arrival the view has one of them",
+            ),
+        ),
     )
 
 
@@ -147,7 +160,7 @@ def _settled(topics: Topics, graph: Graph, view: View) -> _Reached:
     return _Reached(ends, topics.ends([view.name]).get(view.name, {}), None)
 
 
-def _late(topics: Topics, view: str, found: Result | None) -> list[Place]:
+def left_out(topics: Topics, view: str, found: Result | None) -> list[Place]:
     """The records that this run has left out up to its result."""
     if found is None or found.watermark is None:
         return []
@@ -175,11 +188,11 @@ def _taken(topics: Topics, inputs: Positions, without: Collection[Place]) -> tup
 # ---- the rows ------------------------------------------------------------------------------------------
 
 
-def newest(topics: Topics, view: View, outputs: Mapping[int, int]) -> Rows:
-    """The rows of a view as a reader has them who has read its topic up to a position."""
-    messages = topics.read([view.name], upto={view.name: outputs})
+def newest(topics: Topics, view: View, outputs: Mapping[int, int] | None = None) -> Rows:
+    """The rows of a view as a reader has them who has read its topic up to a position; without one, up to its end."""
+    messages = topics.read([view.name], upto=None if outputs is None else {view.name: outputs})
     if view.append:
-        return _by_key(((each.key().decode(), each.value()) for each in messages), view)
+        return _by_key((each.key().decode(), each.value()) for each in messages)
     found: dict[str, Row] = {}
     for each in messages:
         key = each.key().decode()
@@ -192,24 +205,26 @@ def newest(topics: Topics, view: View, outputs: Mapping[int, int]) -> Rows:
     return {key: [_shown(row)] for key, row in found.items()}
 
 
-def _by_key(pairs: Iterable[tuple[str, bytes]], view: View) -> Rows:
-    """Rows by key; of two with one key the greater stays, as in the view's topic, unless the view appends."""
-    texts: dict[str, list[bytes]] = {}
+def _by_key(pairs: Iterable[tuple[str, bytes]]) -> Rows:
+    found: Rows = {}
     for key, value in pairs:
-        had = texts.setdefault(key, [])
-        texts[key] = [*had, value] if view.append else [max([*had, value])]
-    return {key: [_shown(msgspec.json.decode(value)) for value in values] for key, values in texts.items()}
+        found.setdefault(key, []).append(_shown(msgspec.json.decode(value)))
+    return found
 
 
 def _shown(row: Row) -> Row:
     return {name: value for name, value in row.items() if not name.startswith("_")}
 
 
-def compared(shown: Rows, answer: Rows) -> tuple[int, Difference | None]:
+def compared(shown: Rows, answer: Rows, *, append: bool) -> tuple[int, Difference | None]:
     """How many rows differ, and the difference at the smallest key."""
     differing, first = 0, None
     for key in sorted(shown.keys() | answer.keys()):
-        ours, theirs = _unmatched(shown.get(key, []), answer.get(key, []))
+        ours, theirs = shown.get(key, []), answer.get(key, [])
+        if not append:
+            # Which of several rows a view shows depends on the order of arrival: it must be one of them.
+            theirs = [row for row in theirs if ours and not unequal(ours[0], row)][:1] or theirs[:1]
+        ours, theirs = _unmatched(ours, theirs)
         differing += max(len(ours), len(theirs))
         if first is None and (ours or theirs):
             first = Difference(key, ours[0] if ours else None, theirs[0] if theirs else None)
@@ -218,8 +233,6 @@ def compared(shown: Rows, answer: Rows) -> tuple[int, Difference | None]:
 
 def _unmatched(ours: list[Row], theirs: list[Row]) -> tuple[list[Row], list[Row]]:
     """What is left of two lists of rows when those that are the same are taken out in pairs."""
-    if len(ours) == len(theirs) == 1:
-        return ([], []) if not unequal(ours[0], theirs[0]) else (ours, theirs)
     exact = Counter(map(_text, ours)) & Counter(map(_text, theirs))
     left, right = list(_without(ours, exact)), list(_without(theirs, exact))
     alone = []
@@ -256,17 +269,18 @@ def _complete_to(found: Result | None) -> str | None:
     return str(wire(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=found.watermark)))
 
 
-def _notes(
-    view: View, found: Result | None, known: Collection[Place], lost: int, forgotten: int, *, differs: bool
-) -> Iterator[str]:
-    missing = found.late - len(known) if found is not None else 0
-    if missing > 0 and view.late.policy == "drop":
-        yield f"{missing:,} late records were dropped without a trace: rows may differ by them"
-    elif missing > 0 and differs:
-        yield f"{missing:,} late records are not in {late.topic(view.name)}: rows may differ by them"
-    if lost:
-        yield f"{lost:,} records that the view has read are no longer in the log: rows may differ by them"
-    if forgotten:
-        yield f"{forgotten:,} rows of the batch have left the view, which forgets after {view.forget}"
+def _late_notes(view: View, found: Result | None, known: int, *, differs: bool) -> Iterator[str]:
+    missing = found.late - known if found is not None else 0
+    if view.late.policy == "drop":
+        yield from _counted(missing, "late records were dropped without a trace: rows may differ by them")
+    elif differs:
+        yield from _counted(
+            missing, f"late records are not in {late.topic(view.name)}: rows may differ by them"
+        )
     if differs and view.latency == "realtime":
         yield "Spark drops late records of a real-time view and does not count them: rows may differ by them"
+
+
+def _counted(number: int, text: str) -> Iterator[str]:
+    if number > 0:
+        yield f"{number:,} {text}"

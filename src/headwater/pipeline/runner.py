@@ -5,7 +5,8 @@ nothing; the interval grows with the number of views, so that many idle ones sta
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -59,8 +60,12 @@ class Runner:
         clock: Clock | None = None,
         *,
         shadows: Mapping[str, str] | None = None,
+        watermark: time.Watermark = time.watermark,
     ) -> None:
-        """``shadows``: runs only these views, each as a run of this name that catches up beside the one that readers see."""
+        """``shadows``: runs only these views, each as a run of this name that catches up beside the one that readers see.
+
+        ``watermark``: how each view's is decided, for tests that move it by hand.
+        """
         self.settings = settings
         self.graph = app.graph()
         self._shadows = shadows
@@ -69,10 +74,12 @@ class Runner:
         }
         self._app = app
         self._clock = clock or SystemClock()
+        self._watermark = watermark
         self._topics = Topics(settings.access)
         self._invalid = InvalidRecords(self._topics, self.graph, settings.partitions)
         self._late = LateRecords(self._topics, self.graph)
         self._ticks = Ticks(settings.access, self._clock)
+        self._close_groups: Callable[[], None] = lambda: None
         self._queries: dict[str, StreamingQuery] = {}
         self._prepared: dict[str, Prepared] = {}
         self._checkpoints: dict[str, Checkpoint] = {}
@@ -129,6 +136,7 @@ class Runner:
         """Gives back the clients of the log: Spark keeps the publishers, and they would look for their broker for ever."""
         for publisher in self._publishers.values():
             publisher.close()
+        self._close_groups()
         self._invalid.close()
         self._ticks.close()
         self._topics.close()
@@ -147,10 +155,26 @@ class Runner:
                 return False
         return True
 
+    @property
+    def timed(self) -> list[str]:
+        """The views that have time-outs, and so listen to ticks."""
+        return [name for name, prepared in self._prepared.items() if any(prepared.timed.values())]
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No view begins a batch meanwhile, so that each takes what is written inside in one. Spark plans a batch under this lock."""
+        with ExitStack() as held:
+            for running in self._queries.values():
+                lock = running._jsq.streamingQuery().awaitProgressLock()  # noqa: SLF001
+                lock.lock()
+                held.callback(lock.unlock)
+            yield
+
     def _launch(self, *, once: bool) -> None:
         self._make_topics()
         spark = session.start(self.settings, slots=self._slots(), import_folder=self._app.folder)
         self._groups = Groups(spark, self.settings.access)
+        self._close_groups = self._groups.close
         try:
             check_shared(spark, self.settings, session.data(self.settings) / "checkpoints")
             for name, view in self._views.items():
@@ -247,6 +271,7 @@ class Runner:
             copies=session.copies(self.settings),
             state_bytes_max=self.settings.state_bytes_max,
             clock=self._clock,
+            watermark=self._watermark,
         )
         return self._publishers[name]
 
