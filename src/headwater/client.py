@@ -33,6 +33,8 @@ DELIVERY_TIMEOUT_MS = 300_000
 """How long a record waits for a broker that is away before it counts as lost."""
 READ_TIMEOUT_S = 30.0
 BATCH_RECORDS = 10_000
+READING: dict[str, Any] = {"fetch.wait.max.ms": 10}
+"""The end of a partition may be a transaction's marker; then only an empty fetch tells that it is reached, and the default takes half a second."""
 RETRY_S = 0.2
 ASK_S = 1.0
 """One try of a question; between two of them a refusal is noticed."""
@@ -238,7 +240,7 @@ class Client:
             there = {place: min(end, upto.get(place[0], {}).get(place[1], 0)) for place, end in there.items()}
         wanted = {place: end for place, end in there.items() if end > 0}
         ends = dict(wanted)
-        reader = consumer(self.log)
+        reader = consumer(self.log, **READING)
         try:
             acquaint(reader)
             reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in ends])
