@@ -40,7 +40,7 @@ from headwater.testing.values import python, sort_key
 
 __all__ = ["Views", "views"]
 
-LOOK_SECONDS_MAX = 120.0
+LOOK_SECONDS_MAX = 240.0
 """How long a look waits for a batch: the first one of a process compiles Spark's plans on a busy machine."""
 POLL_S = 0.005
 SPARK = "local[4,1]"
@@ -123,6 +123,7 @@ class Views:
         self._sent: dict[Place, Sent] = {}
         self._ends: dict[str, Positions] = {}
         """By stream, and for a view's ticks by its name: up to where there is something to read."""
+        self._schemas: dict[str, Any] = {}
         self._reached = time.NEVER
         self._runner = Runner(app, settings, clock, watermark=self._decide)
         self._runner.start()
@@ -223,9 +224,10 @@ class Views:
         kind = self._schema(view.name)
         return sorted((python(kind, row) for row in rows), key=lambda row: sort_key(row, view.key))
 
-    @functools.cache  # noqa: B019  as many as the test has views, and it goes with the test
     def _schema(self, view: str) -> Any:
-        return batch(self._app, self._settings, view).schema
+        if view not in self._schemas:
+            self._schemas[view] = batch(self._app, self._settings, view).schema
+        return self._schemas[view]
 
     def _view(self, name: str) -> View:
         if name not in self._graph.views:
