@@ -8,14 +8,19 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headwater import operators
+from headwater.config import Settings, load
 from headwater.errors import HeadwaterError, UsageError
 from headwater.graph import Graph, Stream, View
 from headwater.late import Late, side
+from headwater.position import Position
 from headwater.schema import Event
 from headwater.sql import tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 __all__ = ["App"]
 
@@ -140,6 +145,18 @@ class App:
     def graph(self) -> Graph:
         """All declarations, checked. UsageError says what is wrong with the first bad one."""
         return Graph(self.name, self._streams, self._views)
+
+    def batch(
+        self, view: str, upto: Position | str | None = None, settings: Settings | None = None
+    ) -> "DataFrame":
+        """The rows of a view from the same function, over the log up to a position of its streams; without one, over all that it holds now.
+
+        Settings are those of file and environment unless given, as for a command.
+        """
+        from headwater.pipeline.batch import batch
+
+        position = Position.parse(upto) if isinstance(upto, str) else upto
+        return batch(self, settings or load(), view, position)
 
     @staticmethod
     def load(path: str) -> "App":

@@ -16,12 +16,14 @@ from typing import Annotated, Any, Never
 
 import typer
 
-from headwater.cli_log import add_commands
+from headwater.cli_log import Bootstrap, add_commands
 from headwater.config import Settings, load
 from headwater.errors import HeadwaterError, MachineError, UsageError
 
 __all__ = ["cli", "main"]
 
+DIFFERENT = 1
+"""A view is not what a batch says."""
 INTERRUPTED = 130
 
 
@@ -314,6 +316,47 @@ def view_rebuild(
 
 
 @view.command(
+    "check",
+    epilog=_examples(
+        "headwater view check revenue shop.py",
+        "headwater view check revenue shop.py --log kafka://kafka:9092",
+    ),
+)
+def view_check(
+    name: Annotated[str, typer.Argument(help="The view.", show_default=False)],
+    app: AppFile,
+    *,
+    log: Bootstrap = None,
+) -> None:
+    """Compare a view with a batch over the same records, row by row; the pipeline may run meanwhile."""
+    from headwater import java
+    from headwater.app import App
+    from headwater.operate.check import check
+
+    declared = App.load(str(app))
+    java.require()
+    found = check(declared, _settings_with(log), name)
+    typer.echo(str(found))
+    if found.first is not None:
+        raise typer.Exit(DIFFERENT)
+
+
+def _settings_with(log: str | None) -> Settings:
+    """The settings, for another log than theirs if one is named: an address alone is reached in the same way."""
+    import msgspec
+
+    if log is None or "://" in log:
+        return load(log=log)
+    settings = load()
+    if settings.embedded is None:
+        return load(log=f"{settings.log.partition('://')[0]}://{log}")
+    host, _, port = log.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError("--log is wrong", got=repr(log), expected="HOST:PORT")
+    return msgspec.structs.replace(settings, host=host, broker_port=int(port))
+
+
+@view.command(
     "rows",
     epilog=_examples(
         "headwater view rows revenue --json",
@@ -424,7 +467,7 @@ def batch(app: AppFile, out: Path, *, supervised: Supervised = False) -> None:
     import msgspec
 
     from headwater.app import App
-    from headwater.pipeline.runner import rows
+    from headwater.pipeline.batch import rows
 
     settings = _begin(supervised=supervised)
     out.write_bytes(msgspec.json.encode(rows(App.load(str(app)), settings)))

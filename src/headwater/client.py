@@ -33,6 +33,8 @@ DELIVERY_TIMEOUT_MS = 300_000
 """How long a record waits for a broker that is away before it counts as lost."""
 READ_TIMEOUT_S = 30.0
 BATCH_RECORDS = 10_000
+READING: dict[str, Any] = {"fetch.wait.max.ms": 10}
+"""The end of a partition may be a transaction's marker; then only an empty fetch tells that it is reached, and the default takes half a second."""
 RETRY_S = 0.2
 ASK_S = 1.0
 """One try of a question; between two of them a refusal is noticed."""
@@ -216,6 +218,11 @@ class Client:
         """The offset behind the last record of each partition, those of open transactions included."""
         return {number: self._end(TopicPartition(topic, number), UNCOMMITTED) for number in range(partitions)}
 
+    def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        """For each partition, the offset of the first record that the log still holds, and the one behind the last, whether committed or not."""
+        numbers = range(self.partitions().get(topic, 0))
+        return {number: self._bounds(TopicPartition(topic, number), UNCOMMITTED) for number in numbers}
+
     def committed(self, group: str, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """The offsets that a group has committed; a partition without one is left out."""
         asked = [TopicPartition(topic, partition) for topic, partition in partitions]
@@ -224,10 +231,16 @@ class Client:
         answer = self._ask(lambda reader, seconds: reader.committed(asked, timeout=seconds), group)
         return {(entry.topic, entry.partition): entry.offset for entry in answer if entry.offset >= 0}
 
-    def read(self, topics: Iterable[str]) -> Iterator[Message]:
-        """Every record of the topics that is there at the time of the call, partition by partition."""
-        ends = {place: end for place, end in self.end_offsets(topics).items() if end > 0}
-        reader = consumer(self.log)
+    def read(
+        self, topics: Iterable[str], upto: Mapping[str, Mapping[int, int]] | None = None
+    ) -> Iterator[Message]:
+        """Every record of the topics that is there at the time of the call, partition by partition; with ``upto`` only those before it."""
+        there = self.end_offsets(topics)
+        if upto is not None:
+            there = {place: min(end, upto.get(place[0], {}).get(place[1], 0)) for place, end in there.items()}
+        wanted = {place: end for place, end in there.items() if end > 0}
+        ends = dict(wanted)
+        reader = consumer(self.log, **READING)
         try:
             acquaint(reader)
             reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in ends])
@@ -238,15 +251,20 @@ class Client:
                 # consume alone would wait for a full batch; with no time to wait it takes what is there.
                 messages = [first, *reader.consume(BATCH_RECORDS, 0)]
                 for message in messages:
-                    yield from _sound(message, ends)
+                    for sound in _sound(message, ends):
+                        if upto is None or sound.offset() < wanted[sound.topic(), sound.partition()]:
+                            yield sound
         finally:
             reader.close()
 
     def _end(self, place: TopicPartition, group: str) -> int:
+        return self._bounds(place, group)[1]
+
+    def _bounds(self, place: TopicPartition, group: str) -> tuple[int, int]:
         answer = self._ask(
             lambda reader, seconds: reader.get_watermark_offsets(place, timeout=seconds), group
         )
-        return int(answer[1])
+        return int(answer[0]), int(answer[1])
 
     def _reader(self, group: str = READER) -> Consumer:
         """One connection for all questions about a group."""

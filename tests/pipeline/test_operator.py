@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import headwater as hw
 from headwater.errors import UsageError
+from headwater.pipeline.batch import rows
 from headwater.pipeline.keyed import Count, Latest
 from headwater.pipeline.operator import Moment, Nothing
-from headwater.pipeline.runner import Runner, rows
+from headwater.pipeline.runner import Runner
 from ordershop import orders
 
 BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)

@@ -4,7 +4,9 @@ import pytest
 
 import headwater as hw
 from headwater.config import Settings
-from headwater.pipeline.runner import Runner, rows
+from headwater.operate.check import check
+from headwater.pipeline.batch import rows
+from headwater.pipeline.runner import Runner
 from headwater.pipeline.session import master
 from headwater.pipeline.topics import Topics
 from ordershop import orders
@@ -40,12 +42,25 @@ def test_real_time_views_publish_at_once_and_never_go_back(shop):
     shop.run(app, meanwhile)
     shop.run(app, lambda _: shop.send(orders(30, start=60)))
     assert rows(app, shop.settings) == {totals: shop.table(totals), latest: shop.table(latest)}
+    for view in (totals, latest):
+        assert check(app, shop.settings, view).first is None
     versions = {key: value["_version"] for key, value, _ in shop.records(totals)}
     assert versions == {"de": 30, "fr": 30, "us": 30}
 
     invalid = {key: value["value"] for key, value, _ in shop.records(shop.name("orders.invalid"))}
     assert list(invalid.values()) == ["bad"]
     assert shop.committed(totals) == topics.ends([shop.name("orders")])
+
+
+def test_a_real_time_view_is_compared_only_when_it_has_read_all(shop):
+    app = shop.app()
+    app.sql(
+        shop.name("totals"), "SELECT country FROM orders GROUP BY country", key="country", latency="realtime"
+    )
+    shop.make("orders")
+    shop.send(orders(5))
+    with pytest.raises(hw.UsageError, match="known to have read all but 5 records"):
+        check(app, shop.settings, shop.name("totals"))
 
 
 @pytest.mark.parametrize(

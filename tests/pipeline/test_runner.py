@@ -9,7 +9,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
 from headwater.partition import murmur2
-from headwater.pipeline.runner import Runner, batch, rows
+from headwater.pipeline.batch import batch, rows
+from headwater.pipeline.runner import Runner
 from headwater.pipeline.topics import Topics
 from ordershop import Order, hurry, orders
 from servers import both_logs, wait_until
@@ -269,3 +270,27 @@ def test_batch_is_a_frame_over_the_whole_log(shop):
     assert {row.country: row.orders for row in frame.collect()} == {"de": 2, "fr": 2, "us": 2}
     with pytest.raises(hw.UsageError, match="unknown view 'nothing'"):
         batch(app, shop.settings, "nothing")
+
+
+def test_batch_goes_up_to_a_position_and_no_further(shop):
+    app = shop.app()
+    app.sql(shop.name("totals"), SUMS, key="country")
+    shop.make("orders")
+    shop.send(orders(6))
+    topic = shop.name("orders")
+    ends = Topics(shop.log).ends([topic])
+    shop.send(orders(6, start=6))
+
+    def total(offsets: dict[str, dict[int, int]]) -> int:
+        position = hw.Position(offsets)
+        return sum(row.orders for row in app.batch(shop.name("totals"), position, shop.settings).collect())
+
+    assert total(ends) == 6
+    assert total({topic: {0: ends[topic][0]}}) + total({topic: {1: ends[topic][1]}}) == 6
+    assert app.batch(shop.name("totals"), settings=shop.settings).count() == 3
+    for wrong, says in (
+        ({topic: {0: 1_000}}, "does not reach as far"),
+        ({"other": {0: 1}}, "names no topic"),
+    ):
+        with pytest.raises(hw.UsageError, match=says):
+            total(wrong)

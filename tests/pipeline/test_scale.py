@@ -17,10 +17,11 @@ from headwater.client import Client
 from headwater.errors import Fenced, StorageError, UsageError
 from headwater.operate.scale import scale
 from headwater.pipeline import forget
+from headwater.pipeline.batch import rows
 from headwater.pipeline.layout import FORGETTING, PLAIN, layout, shard_of
 from headwater.pipeline.operator import Moment
 from headwater.pipeline.progress import Progress
-from headwater.pipeline.runner import Runner, rows
+from headwater.pipeline.runner import Runner
 from headwater.pipeline.scale import scaled
 from headwater.pipeline.state import Place, Shard, size_of
 from headwater.pipeline.topics import Topics

@@ -12,7 +12,8 @@ import headwater as hw
 from headwater.client import Client
 from headwater.errors import UsageError
 from headwater.pipeline import time
-from headwater.pipeline.runner import Runner, rows
+from headwater.pipeline.batch import rows
+from headwater.pipeline.runner import Runner
 from headwater.pipeline.time import NEVER, Input, due_ms, heard, noted, resumed, watermark
 from headwater.result import Heard, results
 from headwater.testing import SettableClock

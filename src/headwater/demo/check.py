@@ -3,21 +3,15 @@
 Pure functions over rows that others have fetched; a difference is a sentence for a person.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
+from headwater.compare import Row, unequal
 from headwater.demo.tally import Figures
 
 __all__ = ["Row", "differences", "invalid_differences", "sum_differences"]
-
-DOUBLES_MAY_DIFFER_BY = 1e-9
-"""Sums of doubles depend on their order; everything else must be equal."""
-
-Row = dict[str, Any]
 
 
 def differences(name: str, key: Sequence[str], shown: Sequence[Row], batch: Sequence[Row]) -> list[str]:
@@ -29,7 +23,7 @@ def differences(name: str, key: Sequence[str], shown: Sequence[Row], batch: Sequ
         wanted = expected.pop(place, None)
         if wanted is None:
             problems.append(f"{name}: the row {place} is not in the batch run")
-        elif not _is_same(row, wanted):
+        elif unequal(row, wanted):
             problems.append(f"{name}: the row {place} is {_text(row)}, in the batch run {_text(wanted)}")
     problems += [f"{name}: the row {place} of the batch run is missing" for place in expected]
     return problems
@@ -86,16 +80,6 @@ def _repeated(key: Sequence[str], rows: Sequence[Row]) -> Iterator[tuple[str, in
 def _place(key: Sequence[str], row: Row) -> str:
     values = [row[column]["start"] if column == "window" else row[column] for column in key]
     return " ".join(map(str, values))
-
-
-def _is_same(one: Row, other: Row) -> bool:
-    return one.keys() == other.keys() and all(_is_equal(one[column], other[column]) for column in one)
-
-
-def _is_equal(one: object, other: object) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=DOUBLES_MAY_DIFFER_BY)
-    return one == other
 
 
 def _text(row: Row) -> str:

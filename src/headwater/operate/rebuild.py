@@ -24,6 +24,7 @@ from headwater.operate import topic
 from headwater.pipeline import late, session
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
+from headwater.pipeline.late import LateRecord
 from headwater.pipeline.layout import PLAIN, layout
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Progress
@@ -110,7 +111,8 @@ class Rebuild:
                 return None
             swapped = self._made(before, after)
             passes("swap files are written")
-            return progress.publish(swapped, differences(self._published(before), self._published(after)))
+            rows = differences(self._published(before), self._published(after))
+            return progress.publish(swapped, rows, self._left_out(run))
         finally:
             progress.close()
 
@@ -125,6 +127,13 @@ class Rebuild:
             chains.append((whole_file(place, name, after.batch, entries, size_of(shard.chain)),))
         state = {**after.state, PUBLISH: chains}
         return msgspec.structs.replace(after, shadow=False, generation=attempt, state=state)
+
+    def _left_out(self, run: str) -> list[LateRecord]:
+        """What the new run has left out while nobody read it; it stands in a topic that goes with the swap."""
+        found = list(late.published(self._topics, result.shadow_topic(self._view.name, run)))
+        if found:
+            self._topics.ensure([late.topic(self._view.name)], self._settings.partitions, compact=True)
+        return found
 
     def _published(self, of: Result) -> Published:
         return Published(self._place(of), of.state[PUBLISH], layout(of.layouts.get(PUBLISH, PLAIN)))

@@ -54,6 +54,12 @@ class Groups:
             found.setdefault(place.topic(), {})[place.partition()] = answer.get(place).offset()
         return found
 
+    def close(self) -> None:
+        """Ends the connection; without that it would look for its log for ever."""
+        admin = self.__dict__.pop("_admin", None)
+        if admin is not None:
+            admin.close(self._jvm.java.time.Duration.ofSeconds(COMMIT_SECONDS_MAX))
+
     @functools.cached_property
     def _admin(self) -> Any:
         settings = self._jvm.java.util.Properties()

@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from pyspark.sql import SparkSession
 
+from headwater.client import Client
 from headwater.graph import Graph, View
 from headwater.pipeline import source
 from headwater.pipeline.topics import Positions, Topics
 from headwater.result import Result
 from headwater.schema import wire
 
-__all__ = ["LateRecord", "LateRecords", "topic"]
+__all__ = ["LateRecord", "LateRecords", "published", "topic"]
 
 
 class LateRecord(msgspec.Struct, frozen=True):
@@ -28,6 +29,8 @@ class LateRecord(msgspec.Struct, frozen=True):
     watermark: str
     reason: str
     value: str | None
+    run: str = ""
+    """The run of the view that has left it out."""
 
     @property
     def key(self) -> str:
@@ -37,6 +40,12 @@ class LateRecord(msgspec.Struct, frozen=True):
 def topic(view: str) -> str:
     """The topic of a view's late records."""
     return f"{view}.late"
+
+
+def published(client: Client, view: str) -> Iterator[LateRecord]:
+    """The late records that stand beside a view, of all its runs."""
+    for record in client.read([topic(view)]):
+        yield msgspec.json.decode(record.value(), type=LateRecord)
 
 
 class LateRecords:
@@ -72,6 +81,7 @@ class LateRecords:
                     _iso(watermark),
                     reason,
                     row.value,
+                    result.run,
                 )
 
 

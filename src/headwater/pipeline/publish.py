@@ -89,6 +89,7 @@ class Publisher:
         copies: Path,
         state_bytes_max: int,
         clock: Clock,
+        watermark: time.Watermark = time.watermark,
     ) -> None:
         self.stopping = threading.Event()
         self.failure: Exception | None = None
@@ -101,6 +102,7 @@ class Publisher:
         self._invalid = invalid
         self._late = late
         self._clock = clock
+        self._decide = watermark
         self._state_bytes_max = state_bytes_max
         self._progress = progress
         self._progress.open(checkpoint.last())
@@ -269,7 +271,7 @@ class Publisher:
 
     def _watermark(self, now_ms: int) -> int:
         before = self._last.watermark
-        return time.watermark(
+        return self._decide(
             self._prepared.inputs, self._heard, now_ms, time.NEVER if before is None else before
         )
 

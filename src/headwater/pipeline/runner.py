@@ -1,14 +1,13 @@
-"""Runner: all queries of an application, from start to clean stop, and the same views in batch.
+"""Runner: all queries of an application, from start to clean stop.
 
 A query goes on from its checkpoint. Micro-batch queries look for new records at an interval, and without any they do
 nothing; the interval grows with the number of views, so that many idle ones stay cheap.
 """
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
-import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
@@ -18,8 +17,8 @@ from headwater.app import App
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
 from headwater.errors import Fenced, HeadwaterError, MachineError, StorageError, UsageError
-from headwater.graph import Graph, View
-from headwater.pipeline import late, query, session, source, time, wire
+from headwater.graph import View
+from headwater.pipeline import late, query, session, time, wire
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.groups import Groups
@@ -33,7 +32,7 @@ from headwater.pipeline.shared import check_shared
 from headwater.pipeline.ticks import Ticks
 from headwater.pipeline.topics import Positions, Topics, behind
 
-__all__ = ["Runner", "batch", "rows"]
+__all__ = ["Runner"]
 
 IDLE_MS_PER_VIEW = 50
 """Looking for records costs about 4 ms of a core: twenty views that look every second take 8 % of one."""
@@ -61,8 +60,12 @@ class Runner:
         clock: Clock | None = None,
         *,
         shadows: Mapping[str, str] | None = None,
+        watermark: time.Watermark = time.watermark,
     ) -> None:
-        """``shadows``: runs only these views, each as a run of this name that catches up beside the one that readers see."""
+        """``shadows``: runs only these views, each as a run of this name that catches up beside the one that readers see.
+
+        ``watermark``: how each view's is decided, for tests that move it by hand.
+        """
         self.settings = settings
         self.graph = app.graph()
         self._shadows = shadows
@@ -71,10 +74,12 @@ class Runner:
         }
         self._app = app
         self._clock = clock or SystemClock()
+        self._watermark = watermark
         self._topics = Topics(settings.access)
         self._invalid = InvalidRecords(self._topics, self.graph, settings.partitions)
         self._late = LateRecords(self._topics, self.graph)
         self._ticks = Ticks(settings.access, self._clock)
+        self._close_groups: Callable[[], None] = lambda: None
         self._queries: dict[str, StreamingQuery] = {}
         self._prepared: dict[str, Prepared] = {}
         self._checkpoints: dict[str, Checkpoint] = {}
@@ -131,6 +136,7 @@ class Runner:
         """Gives back the clients of the log: Spark keeps the publishers, and they would look for their broker for ever."""
         for publisher in self._publishers.values():
             publisher.close()
+        self._close_groups()
         self._invalid.close()
         self._ticks.close()
         self._topics.close()
@@ -149,10 +155,26 @@ class Runner:
                 return False
         return True
 
+    @property
+    def timed(self) -> list[str]:
+        """The views that have time-outs, and so listen to ticks."""
+        return [name for name, prepared in self._prepared.items() if any(prepared.timed.values())]
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No view begins a batch meanwhile, so that each takes what is written inside in one. Spark plans a batch under this lock."""
+        with ExitStack() as held:
+            for running in self._queries.values():
+                lock = running._jsq.streamingQuery().awaitProgressLock()  # noqa: SLF001
+                lock.lock()
+                held.callback(lock.unlock)
+            yield
+
     def _launch(self, *, once: bool) -> None:
         self._make_topics()
         spark = session.start(self.settings, slots=self._slots(), import_folder=self._app.folder)
         self._groups = Groups(spark, self.settings.access)
+        self._close_groups = self._groups.close
         try:
             check_shared(spark, self.settings, session.data(self.settings) / "checkpoints")
             for name, view in self._views.items():
@@ -251,6 +273,7 @@ class Runner:
             copies=session.copies(self.settings),
             state_bytes_max=self.settings.state_bytes_max,
             clock=self._clock,
+            watermark=self._watermark,
         )
         return self._publishers[name]
 
@@ -337,38 +360,3 @@ class Runner:
             return Fenced(f"view {name!r} is run by another driver now", hint="this one ends")
         log = session.data(self.settings) / "spark.log"
         return MachineError(f"view {name!r} has stopped", got=cause, hint=f"Spark's log is {log}")
-
-
-def batch(app: App, settings: Settings, view: str) -> DataFrame:
-    """One view over all that the log holds now, computed in batch by the same function."""
-    graph = app.graph()
-    if view not in graph.views:
-        raise UsageError(f"unknown view {view!r}", expected=", ".join(graph.views))
-    return _batch(app, settings, graph, graph.views[view])
-
-
-def rows(app: App, settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
-    """The batch answer of every view: {view: {key text: row}}, keys and rows as on the wire, without columns of ours."""
-    graph = app.graph()
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for name, view in graph.views.items():
-        frame = _batch(app, settings, graph, view)
-        key, value = wire.expressions(frame.schema, view)
-        records = frame.selectExpr(f"{key} AS key", f"{value} AS value").collect()
-        found[name] = {record.key: _shown(msgspec.json.decode(record.value)) for record in records}
-    return found
-
-
-def _batch(app: App, settings: Settings, graph: Graph, view: View) -> DataFrame:
-    spark = session.start(settings, import_folder=app.folder)
-    inputs = {
-        parameter: source.batch(spark, settings.access, stream, graph)
-        for parameter, stream in graph.inputs(view).items()
-    }
-    frame = query.build(spark, view, inputs)
-    wire.check(frame, view)
-    return frame
-
-
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if not name.startswith("_")}

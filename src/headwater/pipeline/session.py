@@ -80,13 +80,18 @@ def master(settings: Settings, slots: int) -> str:
     return settings.spark
 
 
-def start(settings: Settings, *, slots: int = 0, import_folder: Path | None = None) -> SparkSession:
-    """The process's Spark session, started at the first call. MachineError without Java or when Spark does not start."""
+def start(
+    settings: Settings, *, slots: int = 0, import_folder: Path | None = None, folder: Path | None = None
+) -> SparkSession:
+    """The process's Spark session, started at the first call; its logs are in ``folder``, or in the data folder.
+
+    MachineError without Java or when Spark does not start.
+    """
     running = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001
     if running is not None:
         return running
     java.require()
-    folder = data(settings)
+    folder = folder or data(settings)
     folder.mkdir(parents=True, exist_ok=True)
     _environment(import_folder)
     # A query that fails or stops is reported by the runner; these would print stack traces beside it.

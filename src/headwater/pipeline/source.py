@@ -19,10 +19,12 @@ from headwater.pipeline import time
 from headwater.pipeline.topics import Positions, pattern
 from headwater.schema import Column, columns
 
-__all__ = ["INVALID", "batch", "invalid", "late", "stream", "ticks"]
+__all__ = ["INVALID", "PLACE", "batch", "invalid", "late", "stream", "ticks"]
 
 INVALID = "invalid"
 """What the observation of a stream's invalid records begins with, and what their topics end in."""
+PLACE = "topic STRING, partition INT, offset BIGINT"
+"""Where a record stands in the log."""
 
 BATCH_RECORDS_MAX = 1_000_000
 """Records that one micro-batch takes at most, so that a long absence is made up for in steps."""
@@ -41,7 +43,7 @@ FETCH_WAIT_MS = "10"
 Kafka's default of 500 ms would be added to every micro-batch. Between batches nobody polls, so it costs nothing."""
 
 TOPIC, PARTITION, OFFSET, VALUE = "_topic", "_partition", "_offset", "_value"
-PLACE = (TOPIC, PARTITION, OFFSET)
+WHERE = (TOPIC, PARTITION, OFFSET)
 OF_RECORD = {
     TOPIC: "topic",
     PARTITION: "partition",
@@ -92,27 +94,42 @@ def ticks(spark: SparkSession, log: Log, view: str) -> DataFrame:
     return spark.readStream.format("kafka").options(**options).load().select("offset")
 
 
-def batch(spark: SparkSession, log: Log, spec: Stream, graph: Graph) -> DataFrame:
-    """The same events as an ordinary DataFrame over all that the log holds now."""
-    raw = spark.read.format("kafka").options(**READ, **_subscription(log, spec, graph)).load()
+def batch(
+    spark: SparkSession,
+    log: Log,
+    spec: Stream,
+    graph: Graph,
+    *,
+    ends: Positions | None = None,
+    without: DataFrame | None = None,
+) -> DataFrame:
+    """The same events as an ordinary DataFrame up to given ends, or over all that the log holds now, but for the records at some places."""
+    if ends is None:
+        raw = spark.read.format("kafka").options(**READ, **_subscription(log, spec, graph)).load()
+    elif ends:
+        raw = _stretch(spark, log, {}, ends)
+    else:
+        raw = spark.createDataFrame([], f"{PLACE}, value BINARY, timestamp TIMESTAMP")
+    if without is not None:
+        raw = raw.join(F.broadcast(without), ["topic", "partition", "offset"], "left_anti")
     return _events(_parsed(raw, spec, _kept(spec)).where(VALID), spec)
 
 
 def invalid(spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends: Positions) -> DataFrame:
     """The invalid records between two positions, as topic, partition, offset, value."""
-    found = _parsed(_stretch(spark, log, starts, ends), spec, [*PLACE, VALUE]).where(~F.col(VALID))
-    return found.selectExpr(*_shown(PLACE), f"{VALUE} AS value")
+    found = _parsed(_stretch(spark, log, starts, ends), spec, [*WHERE, VALUE]).where(~F.col(VALID))
+    return found.selectExpr(*_shown(WHERE), f"{VALUE} AS value")
 
 
 def late(
     spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends: Positions, *, before_us: int
 ) -> DataFrame:
     """The valid records between two positions whose time is before another, as topic, partition, offset, value, time_us."""
-    kept = [*PLACE, VALUE, *([ARRIVAL] if spec.time == ARRIVAL else [])]
+    kept = [*WHERE, VALUE, *([ARRIVAL] if spec.time == ARRIVAL else [])]
     time_us = F.unix_micros(_quoted(spec.time))
     found = _parsed(_stretch(spark, log, starts, ends), spec, kept).where(VALID).where(time_us < before_us)
     value = f"CAST({VALUE} AS STRING) AS value"
-    return found.withColumn("_time_us", time_us).selectExpr(*_shown(PLACE), value, "_time_us AS time_us")
+    return found.withColumn("_time_us", time_us).selectExpr(*_shown(WHERE), value, "_time_us AS time_us")
 
 
 def _stretch(spark: SparkSession, log: Log, starts: Positions, ends: Positions) -> DataFrame:

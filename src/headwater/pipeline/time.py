@@ -31,6 +31,7 @@ __all__ = [
     "TICKS",
     "TICK_PARTITIONS",
     "Input",
+    "Watermark",
     "due_ms",
     "heard",
     "late_split",
@@ -58,6 +59,10 @@ class Input(NamedTuple):
 
     delay_us: int
     idle_us: int
+
+
+Watermark = Callable[[Mapping[str, Input], Mapping[str, Heard], int, int], int]
+"""How a watermark is decided: ``watermark`` below, or a test's own."""
 
 
 def watermark(inputs: Mapping[str, Input], known: Mapping[str, Heard], now_ms: int, before: int) -> int:

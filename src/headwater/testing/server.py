@@ -1,8 +1,4 @@
-"""For tests, ours and yours: a broker in this process, a disk in memory that can fail or lose power, a clock to set.
-
-with headwater.testing.broker() as b:
-    Producer({"bootstrap.servers": b.bootstrap}).produce("orders", b"...")
-"""
+"""A broker in this process, on a free port, in memory unless a disk is given."""
 
 import asyncio
 import contextlib
@@ -20,25 +16,7 @@ from headwater.log.broker import Broker
 from headwater.log.disk import Disk
 from headwater.log.memory import MemoryDisk
 
-__all__ = ["MemoryDisk", "RunningBroker", "SettableClock", "broker"]
-
-
-class SettableClock:
-    """A clock that stands still until it is told to go on."""
-
-    def __init__(self, now_ms: int = 1_767_603_600_000) -> None:
-        self._now_ms = now_ms
-        self._elapsed = 0.0
-
-    def now_ms(self) -> int:
-        return self._now_ms
-
-    def monotonic(self) -> float:
-        return self._elapsed
-
-    def advance(self, seconds: float) -> None:
-        self._elapsed += seconds
-        self._now_ms += int(seconds * 1000)
+__all__ = ["RunningBroker", "broker"]
 
 
 @dataclass(frozen=True)

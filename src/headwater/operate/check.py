@@ -1,0 +1,286 @@
+"""Check: a live view against a batch over the same records, row by row, at one position.
+
+The newest result that readers see says up to where the view has read and up to where its topic then reached. The topic is read
+up to there, and the batch takes just the records up to there, but for those that came late. So the pipeline may run meanwhile.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from headwater.app import App
+from headwater.compare import Row, unequal
+from headwater.config import Settings
+from headwater.errors import UsageError
+from headwater.graph import Graph, View
+from headwater.operate import state
+from headwater.pipeline import late, session
+from headwater.pipeline.batch import Place, batch, records
+from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.groups import group
+from headwater.pipeline.topics import Positions, Topics
+from headwater.pipeline.wire import VERSION
+from headwater.position import Position
+from headwater.result import Result
+from headwater.schema import wire
+
+__all__ = ["Checked", "Difference", "check", "compared", "left_out", "newest"]
+
+Rows = dict[str, list[Row]]
+"""By key. In a view that appends a key has any number of rows; in others one, though a batch may find several for it."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A key whose row is not the batch's; None where there is none, and in a view that appends, one that has no like."""
+
+    key: str
+    view: Row | None
+    batch: Row | None
+
+    @property
+    def columns(self) -> list[str]:
+        return [] if self.view is None or self.batch is None else unequal(self.view, self.batch)
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check has found."""
+
+    view: str
+    rows: int
+    records: int
+    complete_to: str | None = None
+    """The view's watermark, if it has one."""
+    differing: int = 0
+    first: Difference | None = None
+    """That of the smallest key."""
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        over = f"a batch over {self.records:,} records"
+        upto = f", complete up to {self.complete_to}" if self.complete_to else ""
+        if self.first is None:
+            return "\n".join([f"{self.view}: {self.rows:,} rows equal {over}{upto}", *self.notes])
+        columns = f", in {', '.join(self.first.columns)}" if self.first.columns else ""
+        return "\n".join(
+            [
+                f"{self.view}: {self.differing:,} of {self.rows:,} rows differ from {over}{upto}",
+                f"the first is {self.first.key}{columns}",
+                f"  view   {_text(self.first.view)}",
+                f"  batch  {_text(self.first.batch)}",
+                *self.notes,
+            ]
+        )
+
+
+class _Reached(msgspec.Struct, frozen=True):
+    """One position of a view: what it has read, and up to where its topic has what it made of it."""
+
+    inputs: Positions
+    outputs: dict[int, int]
+    result: Result | None
+
+
+def check(app: App, settings: Settings, name: str) -> Checked:
+    """Compares a view with its batch answer. UsageError for a view without results, or without a position to compare at."""
+    graph = app.graph()
+    if name not in graph.views:
+        raise UsageError(f"unknown view {name!r}", expected=", ".join(graph.views))
+    view = graph.views[name]
+    topics = Topics(settings.access)
+    try:
+        reached = _settled(topics, graph, view) if view.latency == "realtime" else _reached(settings, name)
+        shown = newest(topics, view, reached.outputs)
+        too_late = left_out(topics, name, reached.result)
+        taken, lost = _taken(topics, reached.inputs, too_late)
+    finally:
+        topics.close()
+    # A pipeline that runs beside this has its own session, and its logs in the data folder itself.
+    session.start(settings, import_folder=app.folder, folder=session.data(settings) / "check")
+    answer = _by_key(records(batch(app, settings, name, Position(reached.inputs), too_late), view))
+    forgotten = [key for key in answer if key not in shown] if view.forget is not None else []
+    for key in forgotten:
+        del answer[key]
+    several = 0 if view.append else sum(len(rows) > 1 for rows in answer.values())
+    differing, first = compared(shown, answer, append=view.append)
+    return Checked(
+        view=name,
+        rows=sum(map(len, shown.values())),
+        records=taken,
+        complete_to=_complete_to(reached.result),
+        differing=differing,
+        first=first,
+        notes=(
+            *_late_notes(view, reached.result, len(too_late), differs=first is not None),
+            *_counted(
+                lost, "records that the view has read are no longer in the log: rows may differ by them"
+            ),
+            *_counted(
+                len(forgotten), f"rows of the batch have left the view, which forgets after {view.forget}"
+            ),
+            *_counted(
+                several,
+                "keys have several rows in the batch: by the order of arrival the view has one of them",
+            ),
+        ),
+    )
+
+
+# ---- the position --------------------------------------------------------------------------------------
+
+
+def _reached(settings: Settings, view: str) -> _Reached:
+    """The newest result that was made from all records up to one position."""
+    known = state.results(settings, view)
+    for batch_number in sorted(known, reverse=True):
+        found = known[batch_number]
+        checkpoint = Checkpoint(session.data(settings) / "checkpoints" / view / found.run)
+        # A view that reads a topic twice may have read more of it here than there; the result says only the smaller.
+        if checkpoint.ends(found.batch) in ({}, found.inputs):
+            return _Reached(found.inputs, found.outputs, found)
+    raise UsageError(
+        f"view {view!r} cannot be compared now: it reads a topic twice, and not as far in both readings",
+        hint="check it again, or when it has caught up",
+    )
+
+
+def _settled(topics: Topics, graph: Graph, view: View) -> _Reached:
+    """Where a real-time view stands when it has read all: it says what it has read only now and then, so at no other time is that known."""
+    names = [topic for stream in graph.inputs(view).values() for topic in topics.of(stream, graph)]
+    ends = topics.ends(names)
+    read = topics.committed(group(view.name), [(t, p) for t, partitions in ends.items() for p in partitions])
+    behind = sum(end - read.get((t, p), 0) for t, partitions in ends.items() for p, end in partitions.items())
+    if behind:
+        raise UsageError(
+            f"view {view.name!r} runs in real time and is known to have read all but {behind:,} records",
+            expected="one that has read everything: in between, what its rows contain is not known",
+            hint="check it when its streams are quiet; it says every few seconds how far it is",
+        )
+    return _Reached(ends, topics.ends([view.name]).get(view.name, {}), None)
+
+
+def left_out(topics: Topics, view: str, found: Result | None) -> list[Place]:
+    """The records that this run has left out up to its result."""
+    if found is None or found.watermark is None:
+        return []
+    return sorted(
+        {
+            Place(each.topic, each.partition, each.offset)
+            for each in late.published(topics, view)
+            if each.run in {found.run, ""}
+            and each.offset < found.inputs.get(each.topic, {}).get(each.partition, 0)
+        }
+    )
+
+
+def _taken(topics: Topics, inputs: Positions, without: Collection[Place]) -> tuple[int, int]:
+    """How many records the batch takes, and how many of those that the view has read the log holds no more."""
+    taken = lost = 0
+    for topic, partitions in inputs.items():
+        bounds = topics.bounds(topic)
+        for number, end in partitions.items():
+            start = min(bounds.get(number, (0, 0))[0], end)
+            taken, lost = taken + end - start, lost + start
+    return taken - len(without), lost
+
+
+# ---- the rows ------------------------------------------------------------------------------------------
+
+
+def newest(topics: Topics, view: View, outputs: Mapping[int, int] | None = None) -> Rows:
+    """The rows of a view as a reader has them who has read its topic up to a position; without one, up to its end."""
+    messages = topics.read([view.name], upto=None if outputs is None else {view.name: outputs})
+    if view.append:
+        return _by_key((each.key().decode(), each.value()) for each in messages)
+    found: dict[str, Row] = {}
+    for each in messages:
+        key = each.key().decode()
+        if each.value() is None:
+            found.pop(key, None)
+            continue
+        row = msgspec.json.decode(each.value())
+        if VERSION not in row or row[VERSION] > found.get(key, {}).get(VERSION, 0):
+            found[key] = row
+    return {key: [_shown(row)] for key, row in found.items()}
+
+
+def _by_key(pairs: Iterable[tuple[str, bytes]]) -> Rows:
+    found: Rows = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(_shown(msgspec.json.decode(value)))
+    return found
+
+
+def _shown(row: Row) -> Row:
+    return {name: value for name, value in row.items() if not name.startswith("_")}
+
+
+def compared(shown: Rows, answer: Rows, *, append: bool) -> tuple[int, Difference | None]:
+    """How many rows differ, and the difference at the smallest key."""
+    differing, first = 0, None
+    for key in sorted(shown.keys() | answer.keys()):
+        ours, theirs = shown.get(key, []), answer.get(key, [])
+        if not append:
+            # Which of several rows a view shows depends on the order of arrival: it must be one of them.
+            theirs = [row for row in theirs if ours and not unequal(ours[0], row)][:1] or theirs[:1]
+        ours, theirs = _unmatched(ours, theirs)
+        differing += max(len(ours), len(theirs))
+        if first is None and (ours or theirs):
+            first = Difference(key, ours[0] if ours else None, theirs[0] if theirs else None)
+    return differing, first
+
+
+def _unmatched(ours: list[Row], theirs: list[Row]) -> tuple[list[Row], list[Row]]:
+    """What is left of two lists of rows when those that are the same are taken out in pairs."""
+    exact = Counter(map(_text, ours)) & Counter(map(_text, theirs))
+    left, right = list(_without(ours, exact)), list(_without(theirs, exact))
+    alone = []
+    for row in left:
+        like = next((number for number, other in enumerate(right) if not unequal(row, other)), None)
+        if like is None:
+            alone.append(row)
+        else:
+            del right[like]
+    return alone, right
+
+
+def _without(rows: list[Row], taken: Counter[str]) -> Iterator[Row]:
+    left = Counter(taken)
+    for row in rows:
+        text = _text(row)
+        if left[text]:
+            left[text] -= 1
+        else:
+            yield row
+
+
+def _text(row: Row | None) -> str:
+    return "-" if row is None else msgspec.json.encode(row).decode()
+
+
+# ---- what is said --------------------------------------------------------------------------------------
+
+
+def _complete_to(found: Result | None) -> str | None:
+    """The watermark as text; before anything was heard there is none that a person could read."""
+    if found is None or found.watermark is None or found.watermark < 0:
+        return None
+    return str(wire(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=found.watermark)))
+
+
+def _late_notes(view: View, found: Result | None, known: int, *, differs: bool) -> Iterator[str]:
+    missing = found.late - known if found is not None else 0
+    if view.late.policy == "drop":
+        yield from _counted(missing, "late records were dropped without a trace: rows may differ by them")
+    elif differs:
+        yield from _counted(
+            missing, f"late records are not in {late.topic(view.name)}: rows may differ by them"
+        )
+    if differs and view.latency == "realtime":
+        yield "Spark drops late records of a real-time view and does not count them: rows may differ by them"
+
+
+def _counted(number: int, text: str) -> Iterator[str]:
+    if number > 0:
+        yield f"{number:,} {text}"
