@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headwater.app import App
     from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
     from headwater.late import correct, drop, side
-    from headwater.operators import count, latest
+    from headwater.operators import corrected_time, count, latest
     from headwater.position import Position
     from headwater.schema import Event
     from headwater.write import Writer
@@ -29,6 +29,7 @@ __all__ = [
     "UsageError",
     "Writer",
     "correct",
+    "corrected_time",
     "count",
     "drop",
     "latest",
@@ -41,6 +42,7 @@ _HOMES = {
     "Position": "position",
     "Writer": "write",
     "correct": "late",
+    "corrected_time": "operators",
     "count": "operators",
     "drop": "late",
     "latest": "operators",

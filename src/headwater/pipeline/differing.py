@@ -67,7 +67,7 @@ def staged(rows: DataFrame, view: View, site: Site) -> DataFrame:
     logic: Logic = Appending() if view.append else Differing()
     if view.forget is not None:
         logic = Forgetting(logic=logic, after=view.forget)
-    site.add(PUBLISH, logic)
+    site.add(PUBLISH, logic, rows)
     key, value = wire.expressions(rows.schema, view)
     keyed = rows.selectExpr(f"{value} AS _value", f"{key} AS _key")
     return operator.shell(PUBLISH, logic, operator.sharded(keyed, site, logic.timed), NO_ROWS)

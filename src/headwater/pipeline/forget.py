@@ -17,7 +17,7 @@ from headwater.late import duration_us
 from headwater.pipeline.layout import FORGETTING
 from headwater.pipeline.operator import Applied, Logic, Moment, Spec, State
 
-__all__ = ["Forgetting", "records"]
+__all__ = ["Forgetting", "earliest", "packed", "records", "timer", "unpacked"]
 
 _time = struct.Struct(">q")
 
@@ -42,7 +42,7 @@ class Forgetting(Spec, frozen=True, kw_only=True):
         return self.logic.schema(rows)
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:
-        due = list(state.between(b"t", _timer(moment.now_us + 1)))
+        due = list(state.between(b"t", timer(moment.now_us + 1)))
         here = set(rows.column("_key").cast(pa.binary()).to_pylist())
         applied = self.logic.apply(rows, _Inside(state), moment)
         touched: dict[bytes, bytes | None] = {
@@ -56,11 +56,11 @@ class Forgetting(Spec, frozen=True, kw_only=True):
         for key, value in touched.items():
             old = before.get(b"k" + key)
             if old is not None:
-                changes[_timer(_time.unpack(old[:8])[0], key)] = None
-            changes[b"k" + key] = None if value is None else _time.pack(until) + value
+                changes[timer(unpacked(old), key)] = None
+            changes[b"k" + key] = None if value is None else packed(until) + value
             if value is not None:
-                changes[_timer(until, key)] = key
-        return Applied(applied.rows, dict(sorted(changes.items())), _earliest(state, changes, moment))
+                changes[timer(until, key)] = key
+        return Applied(applied.rows, dict(sorted(changes.items())), earliest(state, changes, moment.now_us))
 
 
 class _Inside:
@@ -78,7 +78,18 @@ class _Inside:
             yield key[1:], value[8:]
 
 
-def _timer(time_us: int, key: bytes | None = None) -> bytes:
+def packed(time_us: int) -> bytes:
+    """A time-out as it stands before a value."""
+    return _time.pack(time_us)
+
+
+def unpacked(value: bytes) -> int:
+    """The time-out of a value."""
+    time_us: int = _time.unpack(value[:8])[0]
+    return time_us
+
+
+def timer(time_us: int, key: bytes | None = None) -> bytes:
     """Where a time-out stands in the order of time; without a key, before all of that time."""
     return (
         b"t"
@@ -87,17 +98,13 @@ def _timer(time_us: int, key: bytes | None = None) -> bytes:
     )
 
 
-def _earliest(state: State, changes: Mapping[bytes, bytes | None], moment: Moment) -> int | None:
-    """The first time-out that is open after the changes."""
+def earliest(state: State, changes: Mapping[bytes, bytes | None], reached: int) -> int | None:
+    """The first time-out that is open after the changes, when all up to ``reached`` have been seen to."""
     added = min(
         (key for key, value in changes.items() if key[:1] == b"t" and value is not None), default=None
     )
     kept = next(
-        (
-            key
-            for key, _ in state.between(_timer(moment.now_us + 1), b"u")
-            if changes.get(key, b"") is not None
-        ),
+        (key for key, _ in state.between(timer(reached + 1), b"u") if changes.get(key, b"") is not None),
         None,
     )
     first = min((key for key in (added, kept) if key is not None), default=None)

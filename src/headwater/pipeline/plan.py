@@ -14,7 +14,7 @@ from headwater.errors import UsageError
 from headwater.graph import Graph, View
 from headwater.pipeline.wire import VERSION
 
-__all__ = ["keeps_time", "name_observations", "versioned", "watermarks"]
+__all__ = ["keeps_time", "name_observations", "observations", "versioned", "watermarks"]
 
 PASSING = {
     "CollectMetrics",
@@ -60,6 +60,11 @@ def _is_bounded(node: Any) -> bool:
     return kind in KEEPING or (
         kind == "Join" and all(child.isStreaming() for child in _list(node.children()))
     )
+
+
+def observations(rows: DataFrame) -> set[str]:
+    """The names of what is observed in a plan."""
+    return {str(node.name()) for node in _find(_plan(rows), lambda node: node.nodeName() == "CollectMetrics")}
 
 
 def name_observations(rows: DataFrame) -> DataFrame:

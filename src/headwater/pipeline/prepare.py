@@ -44,7 +44,7 @@ def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, s
     }
     definition = _definition(view, frame, site)
     staged = plan.name_observations(differing.staged(frame, view, site))
-    return Prepared(view, staged, site.timed, site.layouts, shards, inputs, definition)
+    return Prepared(view, staged, site.timed, site.layouts, shards, inputs, definition, site.holds)
 
 
 def _build(
