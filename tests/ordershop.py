@@ -53,11 +53,13 @@ class Shop:
     def send(self, events: Iterable[hw.Event | bytes | None], topic: str = "orders") -> None:
         self.send_to(self.name(topic), events)
 
-    def send_to(self, topic: str, events: Iterable[hw.Event | bytes | None]) -> None:
+    def send_to(
+        self, topic: str, events: Iterable[hw.Event | bytes | None], key_field: str = "customer_id"
+    ) -> None:
         out = self._producer
         for event in events:
             typed = isinstance(event, hw.Event)
-            key = key_text([event.customer_id]) if typed else "1"
+            key = key_text([getattr(event, key_field)]) if typed else "1"
             out.produce(topic, encode(event) if typed else event, key)
         assert out.flush(30) == 0
 

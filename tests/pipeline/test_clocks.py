@@ -10,10 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
+import headwater as hw
+from headwater.client import Client
 from headwater.errors import UsageError
 from headwater.pipeline.clocks import RIGHT_US, Clocks, Limits, correction
 from headwater.pipeline.operator import FOREVER, Moment, Nothing, Plan
+from headwater.pipeline.runner import Runner, rows
 from headwater.pipeline.time import NEVER, passed
+from headwater.result import results
+from headwater.testing import SettableClock
+from servers import wait_until
 
 SECOND = 1_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
@@ -292,6 +298,7 @@ def test_a_row_comes_once_when_the_watermark_has_passed_it_with_all_that_it_had(
     assert memory.take([first, second], NEVER) == []
     assert memory.open == first.received + 1
     assert memory.take([], first.received) == [], "others with its time may come"
+    assert Memory().take([first], first.received) == []
     applied = LOGIC.apply(table([]), memory, Moment(first.received + 1, 0, first.received + 1))
     assert (
         applied.rows.drop_columns(["corrected", "correction"]).to_pylist()
@@ -374,6 +381,146 @@ def test_no_row_goes_on_that_is_late_for_what_stands_behind(made, seed):
         told = passed(watermark, [memory.open for memory in shards.values()])
         assert told <= watermark
     assert sum(len(memory.out) for memory in shards.values()) == len(records)
+
+
+# ---- through Spark -------------------------------------------------------------------------------------
+
+
+class Tap(hw.Event):
+    device: str
+    n: int
+    occurred: datetime
+    sent: datetime
+    received: datetime
+
+
+def tap(record: Record) -> Tap:
+    at = [datetime.fromtimestamp(us / SECOND, UTC) for us in (record.occurred, record.sent, record.received)]
+    return Tap(record.device, record.n, *at)
+
+
+def minutes(*made: tuple[float, float], first: int, device: str = "a", offset: int = 400 * DAY) -> list[Tap]:
+    """Taps by the minute at which they are received and their age in minutes."""
+    return [
+        tap(
+            Record(
+                n,
+                BEGIN + int((at - age) * MINUTE),
+                offset=offset,
+                age=int(age * MINUTE),
+                transit=0,
+                device=device,
+            )
+        )
+        for n, (at, age) in enumerate(made, first)
+    ]
+
+
+def corrected(taps):
+    return hw.corrected_time(
+        taps, "device", occurred="occurred", sent="sent", received="received", bound="3 hours"
+    )
+
+
+def per_window(taps):
+    from pyspark.sql.functions import count, window
+
+    return corrected(taps).groupBy(window("corrected", "10 minutes")).agg(count("*").alias("n"))
+
+
+def tap_app(shop, **views) -> hw.App:
+    app = hw.App("taps")
+    app.stream("taps", Tap, key="device", time="received", delay="1 minute", topic=shop.name("taps"))
+    for name, (key, function) in views.items():
+        app.view(key=key, name=shop.name(name))(function)
+    return app
+
+
+def spark_state(runner: Runner) -> dict[str, int]:
+    """Of the last batch: rows that Spark keeps, and of all batches those that it dropped."""
+    made = [progress for query in runner._queries.values() for progress in query.recentProgress]
+    states = [state for progress in made for state in progress["stateOperators"]]
+    return {
+        "kept": states[-1]["numRowsTotal"],
+        "dropped": sum(state["numRowsDroppedByWatermark"] for state in states),
+    }
+
+
+@pytest.mark.spark
+def test_windows_over_corrected_time_lose_no_row_and_are_forgotten_in_the_end(shop):
+    shop.make("taps")
+    windows = tap_app(shop, windows=("window", per_window))
+    each = tap_app(shop, each=("n", corrected))
+    kept = []
+    for part in (
+        minutes((0, 0), (1, 170), (2, 30), first=0),
+        # the watermark jumps by five hours, and rows that waited nearly three on their device follow
+        minutes((300, 179), (300, 0), first=10, device="b", offset=-90 * MINUTE),
+        minutes((301, 0), first=20) + minutes((299.5, 179), first=30, device="c", offset=0),
+        minutes((600, 179.5), first=40),
+        minutes((602, 0), first=50),
+        minutes((604, 0), first=60),
+        minutes((606, 0), first=70),
+    ):
+        shop.send_to(shop.name("taps"), part, "device")
+        runner = Runner(windows, shop.settings)
+        runner.once()
+        state = spark_state(runner)
+        assert state["dropped"] == 0
+        kept.append(state["kept"])
+        Runner(each, shop.settings).once()
+
+    answer = rows(each, shop.settings)[shop.name("each")]
+    held = {"70"}
+    assert shop.table(shop.name("each")) == {n: row for n, row in answer.items() if n not in held}
+    assert answer["11"]["correction"] == {"done": "shifted", "offset_us": -90 * MINUTE}
+    assert {row["corrected"][11:16] for row in answer.values()} >= {
+        "09:00",
+        "06:11",
+        "08:32",
+        "11:01",
+        "16:00",
+    }
+    whole = {key[2:18]: row["n"] for key, row in rows(windows, shop.settings)[shop.name("windows")].items()}
+    seen = {key[2:18]: row["n"] for key, row in shop.table(shop.name("windows")).items()}
+    assert sum(seen.values()) == len(answer) - len(held)
+    whole["2026-01-05T19:00"] -= 1
+    assert seen == whole
+    assert kept[-1] < max(kept), "what no row can reach any more is forgotten"
+    assert f"{shop.name('windows')}.late" not in Client(shop.bootstrap).partitions() or not shop.records(
+        f"{shop.name('windows')}.late"
+    )
+
+
+@pytest.mark.spark
+def test_a_row_that_is_held_comes_out_with_no_further_input(shop):
+    shop.make("taps")
+    clock = SettableClock(now_ms=BEGIN // 1000)
+    name = shop.name("each")
+    runner = Runner(tap_app(shop, each=("n", corrected)), shop.settings, clock)
+    runner.start()
+    try:
+        shop.send_to(shop.name("taps"), minutes((0, 0), (0.5, 0), first=0), "device")
+        wait_until(lambda: results(Client(shop.bootstrap), name), 60, "a batch")
+        assert shop.table(name) == {}
+        clock.advance(61 + 30 + 61)
+        wait_until(lambda: len(shop.table(name)) == 2, 60, "both rows")
+        clock.advance(3_700)
+        wait_until(
+            lambda: results(Client(shop.bootstrap), name)[-1].opens["clocks1"] == [None, None], 60, "no state"
+        )
+    finally:
+        runner.stop()
+
+
+@pytest.mark.spark
+def test_a_stream_by_the_devices_clock_is_refused(shop):
+    shop.make("taps")
+    app = hw.App("taps")
+    app.stream("taps", Tap, key="device", time="occurred", topic=shop.name("taps"))
+    app.view(key="n", name=shop.name("each"))(corrected)
+    with pytest.raises(UsageError, match="must be the clock that is right; got time='occurred'"):
+        Runner(app, shop.settings).once()
 
 
 # ---- refused -------------------------------------------------------------------------------------------

@@ -1,0 +1,103 @@
+"""The examples do what their READMEs say."""
+
+import importlib.util
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import headwater as hw
+from headwater.client import Client
+from headwater.pipeline.runner import Runner, rows
+from headwater.pipeline.topics import Topics
+from headwater.result import results
+from headwater.testing import SettableClock
+from headwater.write import Writer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+pytestmark = pytest.mark.spark
+
+
+def module(path: str):
+    spec = importlib.util.spec_from_file_location(f"example_{Path(path).stem}", EXAMPLES / path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def five_minutes(at: datetime) -> str:
+    return f"{at - timedelta(seconds=at.timestamp() % 300):%Y-%m-%dT%H:%M}"
+
+
+def test_telephones_with_wrong_clocks(shop):
+    phones, app = module("clocks/phones.py"), hw.App.load(str(EXAMPLES / "clocks" / "app.py"))
+    taps = phones.taps(BEGIN)
+    Topics(shop.bootstrap).ensure(["taps"], 2, compact=False)
+    writer = Writer(shop.log)
+    half = len(taps) // 2
+    ends = [taps[-1]._replace(phone=f"end-{n}", received=taps[-1].received + n * MINUTE) for n in range(1, 9)]
+    for part in (taps[:half], taps[half:], ends[:4], ends[4:]):  # the ends move the watermark
+        writer.put("taps", ((tap.phone, tap.json()) for tap in part))
+        Runner(app, shop.settings).once()
+
+    found = {
+        (row["phone"], row["n"]): row
+        for row in shop.table("corrected_taps").values()
+        if not row["phone"].startswith("end")
+    }
+    assert len(found) == len(taps)
+    errors = {
+        (tap.phone, tap.n): datetime.fromisoformat(found[tap.phone, tap.n]["corrected"]) - tap.truth
+        for tap in taps
+    }
+    bad = {(tap.phone, tap.n) for tap in taps if tap.sent - tap.occurred < timedelta(0)}
+    assert bad
+    assert {found[each]["correction"]["done"] for each in bad} <= {"clamped", "unsure"}
+    good = sorted(abs(error) for each, error in errors.items() if each not in bad)
+    assert good[-1] <= timedelta(seconds=30)
+    assert good[len(good) * 98 // 100] <= timedelta(seconds=2)
+
+    answer = rows(app, shop.settings)
+    batch = {(row["phone"], row["n"]): row for row in answer["corrected_taps"].values()}
+    assert all(batch[each] == row for each, row in found.items())
+    offsets = {row["phone"]: round(row["seconds"]) for row in shop.table("phones").values()}
+    wanted = {"right": 0, "slow": 420, "fast": -7200, "last-year": 365 * 86_400, "set-right": 0}
+    assert {phone: offsets[phone] for phone in wanted} == wanted
+
+    truth = Counter(five_minutes(tap.truth) for tap in taps)
+    counted = {key[:16]: row["taps"] for key, row in shop.table("taps_per_5_minutes").items()}
+    by_phone = Counter(five_minutes(tap.occurred) for tap in taps)
+    off = {
+        name: sum(abs(of.get(at, 0) - truth[at]) for at in truth)
+        for name, of in (("ours", counted), ("theirs", by_phone))
+    }
+    assert off["ours"] < 0.01 * len(taps)
+    assert off["theirs"] > 0.3 * len(taps)
+    moved = sum(five_minutes(tap.truth) != five_minutes(tap.occurred) for tap in taps)
+    assert moved > 0.7 * len(taps)
+
+
+def test_a_redeploy_makes_no_false_spike_in_event_time(shop):
+    traffic, draw = module("redeploy/traffic.py"), module("redeploy/draw.py")
+    app = hw.App.load(str(EXAMPLES / "redeploy" / "app.py"))
+    Topics(shop.bootstrap).ensure(["requests"], 2, compact=False)
+    writer, clock = Writer(shop.log), SettableClock(int(BEGIN.timestamp() * 1000))
+    for minute in range(12):
+        writer.put("requests", traffic.requests(BEGIN + minute * MINUTE, 60))
+        clock.advance(59)
+        if not 4 <= minute < 9:  # the pipeline is down
+            Runner(app, shop.settings, clock).once()
+        clock.advance(1)
+
+    client = Client(shop.bootstrap)
+    by_count = draw.counted(results(client, "rate"))
+    by_time = draw.made(shop.table("rate").values())
+    at = [BEGIN + minute * MINUTE for minute in range(12)]
+    assert [by_time.get(each, 0) for each in at] == [60] * 12
+    assert [by_count.get(each, 0) for each in at] == [60] * 4 + [0] * 5 + [360, 60, 60]
+    assert results(client, "rate")[-1].late == 0
+    assert draw.draw(client) == (EXAMPLES / "redeploy" / "redeploy.svg").read_text()
