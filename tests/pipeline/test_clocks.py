@@ -17,6 +17,7 @@ from headwater.pipeline.clocks import RIGHT_US, Clocks, Limits, correction
 from headwater.pipeline.operator import FOREVER, Moment, Nothing, Plan
 from headwater.pipeline.runner import Runner, rows
 from headwater.pipeline.time import NEVER, passed
+from headwater.pipeline.topics import Topics
 from headwater.result import results
 from headwater.testing import SettableClock
 from servers import wait_until
@@ -430,87 +431,78 @@ def per_window(taps):
 
 def tap_app(shop, **views) -> hw.App:
     app = hw.App("taps")
-    app.stream("taps", Tap, key="device", time="received", delay="1 minute", topic=shop.name("taps"))
+    name = shop.name("taps")
+    Topics(shop.log).ensure([name], 1, compact=False)
+    app.stream("taps", Tap, key="device", time="received", delay="1 minute", topic=name, idle="1 day")
     for name, (key, function) in views.items():
         app.view(key=key, name=shop.name(name))(function)
     return app
 
 
-def spark_state(runner: Runner) -> dict[str, int]:
-    """Of the last batch: rows that Spark keeps, and of all batches those that it dropped."""
-    made = [progress for query in runner._queries.values() for progress in query.recentProgress]
-    states = [state for progress in made for state in progress["stateOperators"]]
-    return {
-        "kept": states[-1]["numRowsTotal"],
-        "dropped": sum(state["numRowsDroppedByWatermark"] for state in states),
-    }
+def spark_state(query) -> tuple[int, int]:
+    """Rows that Spark keeps after the last batch, and those that it has dropped in all of them."""
+    states = [state for progress in query.recentProgress for state in progress["stateOperators"]]
+    return states[-1]["numRowsTotal"], sum(state["numRowsDroppedByWatermark"] for state in states)
 
 
 @pytest.mark.spark
 def test_windows_over_corrected_time_lose_no_row_and_are_forgotten_in_the_end(shop):
-    shop.make("taps")
-    windows = tap_app(shop, windows=("window", per_window))
-    each = tap_app(shop, each=("n", corrected))
-    kept = []
-    for part in (
-        minutes((0, 0), (1, 170), (2, 30), first=0),
-        # the watermark jumps by five hours, and rows that waited nearly three on their device follow
-        minutes((300, 179), (300, 0), first=10, device="b", offset=-90 * MINUTE),
-        minutes((301, 0), first=20) + minutes((299.5, 179), first=30, device="c", offset=0),
-        minutes((600, 179.5), first=40),
-        minutes((602, 0), first=50),
-        minutes((604, 0), first=60),
-        minutes((606, 0), first=70),
-    ):
-        shop.send_to(shop.name("taps"), part, "device")
-        runner = Runner(windows, shop.settings)
-        runner.once()
-        state = spark_state(runner)
-        assert state["dropped"] == 0
-        kept.append(state["kept"])
-        Runner(each, shop.settings).once()
+    app = tap_app(shop, windows=("window", per_window), each=("n", corrected))
+    windows, each = shop.name("windows"), shop.name("each")
+    clock, kept, sent = SettableClock(now_ms=BEGIN // 1000), [], 0
+    with shop.running(app, clock) as runner:
+        for at, part in (
+            (2, minutes((0, 0), (1, 170), (2, 30), first=0)),
+            # the watermark jumps by five hours, and rows that waited nearly three on their device follow
+            (300, minutes((300, 179), (300, 0), first=10, device="b", offset=-90 * MINUTE)),
+            (301, minutes((301, 0), first=20) + minutes((299.5, 179), first=30, device="c", offset=0)),
+            (600, minutes((600, 179.5), first=40)),
+            (602, minutes((602, 0), first=50)),
+            (604, minutes((604, 0), first=60)),
+        ):
+            clock.advance(BEGIN // SECOND + at * 60 - clock.now_ms() / 1000)
+            shop.send_to(shop.name("taps"), part, "device")
+            sent += len(part)
+            for view in (windows, each):
+                shop.taken(view, shop.name("taps"), sent)
+            kept.append(spark_state(runner._queries[windows])[0])
 
-    answer = rows(each, shop.settings)[shop.name("each")]
-    held = {"70"}
-    assert shop.table(shop.name("each")) == {n: row for n, row in answer.items() if n not in held}
-    assert answer["11"]["correction"] == {"done": "shifted", "offset_us": -90 * MINUTE}
-    assert {row["corrected"][11:16] for row in answer.values()} >= {
-        "09:00",
-        "06:11",
-        "08:32",
-        "11:01",
-        "16:00",
-    }
-    whole = {key[2:18]: row["n"] for key, row in rows(windows, shop.settings)[shop.name("windows")].items()}
-    seen = {key[2:18]: row["n"] for key, row in shop.table(shop.name("windows")).items()}
-    assert sum(seen.values()) == len(answer) - len(held)
+        def soon(condition) -> None:
+            """Ticks need a clock that goes on."""
+            wait_until(lambda: clock.advance(1) or condition(), 120, "the last rows and batches")
+
+        soon(lambda: len(shop.table(each)) == sent - 1)
+        counted = lambda: {key[:16]: row["n"] for key, row in shop.table(windows).items()}  # noqa: E731
+        soon(lambda: sum(counted().values()) == sent - 1)
+        soon(lambda: spark_state(runner._queries[windows])[0] < max(kept))
+        assert spark_state(runner._queries[windows])[1] == 0
+        passed = results(Client(shop.bootstrap), windows)[-1]
+
+    answer = rows(app, shop.settings)
+    assert shop.table(each) == {n: row for n, row in answer[each].items() if n != "60"}
+    assert answer[each]["11"]["correction"] == {"done": "shifted", "offset_us": -90 * MINUTE}
+    found = {row["corrected"][11:16] for row in answer[each].values()}
+    assert found >= {"09:00", "06:11", "08:32", "11:01", "16:00"}
+    whole = {key[:16]: row["n"] for key, row in answer[windows].items()}
     whole["2026-01-05T19:00"] -= 1
-    assert seen == whole
-    assert kept[-1] < max(kept), "what no row can reach any more is forgotten"
-    assert f"{shop.name('windows')}.late" not in Client(shop.bootstrap).partitions() or not shop.records(
-        f"{shop.name('windows')}.late"
-    )
+    assert counted() == whole
+    assert passed.late == 0
+    assert passed.watermark == BEGIN + 603 * MINUTE
 
 
 @pytest.mark.spark
 def test_a_row_that_is_held_comes_out_with_no_further_input(shop):
-    shop.make("taps")
     clock = SettableClock(now_ms=BEGIN // 1000)
     name = shop.name("each")
-    runner = Runner(tap_app(shop, each=("n", corrected)), shop.settings, clock)
-    runner.start()
-    try:
+    with shop.running(tap_app(shop, each=("n", corrected)), clock):
         shop.send_to(shop.name("taps"), minutes((0, 0), (0.5, 0), first=0), "device")
-        wait_until(lambda: results(Client(shop.bootstrap), name), 60, "a batch")
+        shop.taken(name, shop.name("taps"), 2)
         assert shop.table(name) == {}
-        clock.advance(61 + 30 + 61)
+        clock.advance(86_400 + 120)
         wait_until(lambda: len(shop.table(name)) == 2, 60, "both rows")
         clock.advance(3_700)
-        wait_until(
-            lambda: results(Client(shop.bootstrap), name)[-1].opens["clocks1"] == [None, None], 60, "no state"
-        )
-    finally:
-        runner.stop()
+        opens = lambda: results(Client(shop.bootstrap), name)[-1].opens["clocks1"]  # noqa: E731
+        wait_until(lambda: opens() == [None, None], 60, "the end of its samples")
 
 
 @pytest.mark.spark

@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import pytest
 
 import headwater as hw
 from headwater.client import Client
-from headwater.pipeline.runner import Runner, rows
+from headwater.pipeline.runner import rows
 from headwater.pipeline.topics import Topics
 from headwater.result import results
 from headwater.testing import SettableClock
 from headwater.write import Writer
+from servers import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
@@ -40,9 +42,17 @@ def test_telephones_with_wrong_clocks(shop):
     writer = Writer(shop.log)
     half = len(taps) // 2
     ends = [taps[-1]._replace(phone=f"end-{n}", received=taps[-1].received + n * MINUTE) for n in range(1, 9)]
-    for part in (taps[:half], taps[half:], ends[:4], ends[4:]):  # the ends move the watermark
-        writer.put("taps", ((tap.phone, tap.json()) for tap in part))
-        Runner(app, shop.settings).once()
+    sent = 0
+    with shop.running(app):
+        for part in (taps[:half], taps[half:], ends):  # the ends move the watermark
+            writer.put("taps", ((tap.phone, tap.json()) for tap in part))
+            sent += len(part)
+            for view in app.graph().views:
+                shop.taken(view, "taps", sent)
+        wait_until(lambda: "right" in {row["phone"] for row in shop.table("phones").values()}, 60, "phones")
+        wait_until(lambda: len(shop.table("corrected_taps")) >= len(taps), 120, "all taps")
+        total = lambda: sum(row["taps"] for row in shop.table("taps_per_5_minutes").values())  # noqa: E731
+        wait_until(lambda: total() >= len(taps), 120, "all taps in windows")
 
     found = {
         (row["phone"], row["n"]): row
@@ -86,12 +96,25 @@ def test_a_redeploy_makes_no_false_spike_in_event_time(shop):
     app = hw.App.load(str(EXAMPLES / "redeploy" / "app.py"))
     Topics(shop.bootstrap).ensure(["requests"], 2, compact=False)
     writer, clock = Writer(shop.log), SettableClock(int(BEGIN.timestamp() * 1000))
-    for minute in range(12):
-        writer.put("requests", traffic.requests(BEGIN + minute * MINUTE, 60))
-        clock.advance(59)
-        if not 4 <= minute < 9:  # the pipeline is down
-            Runner(app, shop.settings, clock).once()
+
+    def goes_on(minutes: range) -> Iterator[int]:
+        for minute in minutes:
+            writer.put("requests", traffic.requests(BEGIN + minute * MINUTE, 60))
+            clock.advance(59)
+            yield 60 * (minute + 1)
+            clock.advance(1)
+
+    with shop.running(app, clock):
+        for sent in goes_on(range(4)):
+            shop.taken("rate", "requests", sent)
+    list(goes_on(range(4, 9)))  # the pipeline is down
+    writer.put("requests", traffic.requests(BEGIN + 9 * MINUTE, 60))
+    clock.advance(59)
+    with shop.running(app, clock):
+        shop.taken("rate", "requests", 600)
         clock.advance(1)
+        for sent in goes_on(range(10, 12)):
+            shop.taken("rate", "requests", sent)
 
     client = Client(shop.bootstrap)
     by_count = draw.counted(results(client, "rate"))
