@@ -147,7 +147,7 @@ class Clocks(Spec, frozen=True, kw_only=True):
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:
         plain = _numbers(rows.drop_columns(["_key"]))
-        times, decode = self._times(plain.schema.names), decoder(plain.schema)
+        times, decode, limits = self._times(plain.schema.names), decoder(plain.schema), self.limits
         came: dict[bytes, list[Row]] = {}
         keys = rows.column("_key").cast(pa.binary()).to_pylist()
         found = zip(*(column.to_pylist() for column in plain.columns), strict=True)
@@ -163,8 +163,8 @@ class Clocks(Spec, frozen=True, kw_only=True):
             device = _device.decode(old[8:]) if old is not None else Device()
             self._take(device, came.get(key, ()), times)
             ready = [decode(data) for data in device.release(moment.watermark)]
-            out += [(*row, *correction(*times(row), device.samples, self.limits)) for row in ready]
-            until = self._forget(device, moment)
+            out += [(*row, *correction(*times(row), device.samples, limits)) for row in ready]
+            until = _forget(device, moment, limits.window)
             if old is not None:
                 changes |= {timer(unpacked(old), key): None, b"k" + key: None}
             if until is not None:
@@ -188,18 +188,6 @@ class Clocks(Spec, frozen=True, kw_only=True):
         device.held.sort()
         device.samples = sorted(samples)
 
-    def _forget(self, device: Device, moment: Moment) -> int | None:
-        """Drops the samples that no row can ask for any more. When the device must be looked at again; None when nothing is left of it."""
-        window = self.limits.window
-        past = [each for each in device.samples if moment.horizon - window <= each[0] < moment.horizon]
-        still = [each for each in device.samples if each[0] >= moment.horizon]
-        device.samples = [*past[-SAMPLES:], *still]
-        if device.held:
-            return device.held[0][0] + 1
-        if device.samples:
-            return device.samples[-1][0] + window + moment.watermark - moment.horizon + 1
-        return None
-
 
 def corrected(logic: Clocks, rows: DataFrame) -> DataFrame:
     """Applies it. A stream's watermark must go by the clock that is right."""
@@ -212,6 +200,18 @@ def corrected(logic: Clocks, rows: DataFrame) -> DataFrame:
             expected=f"time={logic.received!r}",
         )
     return run(logic, rows)
+
+
+def _forget(device: Device, moment: Moment, window: int) -> int | None:
+    """Drops the samples that no row can ask for any more. When the device must be looked at again; None when nothing is left of it."""
+    past = [each for each in device.samples if moment.horizon - window <= each[0] < moment.horizon]
+    still = [each for each in device.samples if each[0] >= moment.horizon]
+    device.samples = [*past[-SAMPLES:], *still]
+    if device.held:
+        return device.held[0][0] + 1
+    if device.samples:
+        return device.samples[-1][0] + window + moment.watermark - moment.horizon + 1
+    return None
 
 
 _device = msgspec.msgpack.Decoder(Device)
