@@ -480,7 +480,8 @@ def test_windows_over_corrected_time_lose_no_row_and_are_forgotten_in_the_end(sh
 
     answer = rows(app, shop.settings)
     assert shop.table(each) == {n: row for n, row in answer[each].items() if n != "60"}
-    assert answer[each]["11"]["correction"] == {"done": "shifted", "offset_us": -90 * MINUTE}
+    assert answer[each]["50"]["correction"] == {"done": "shifted", "offset_us": 400 * DAY}
+    assert answer[each]["11"]["correction"] == {"done": "unsure", "offset_us": -90 * MINUTE}
     found = {row["corrected"][11:16] for row in answer[each].values()}
     assert found >= {"09:00", "06:11", "08:32", "11:01", "16:00"}
     whole = {key[:16]: row["n"] for key, row in answer[windows].items()}

@@ -74,9 +74,9 @@ def test_telephones_with_wrong_clocks(shop):
     answer = rows(app, shop.settings)
     batch = {(row["phone"], row["n"]): row for row in answer["corrected_taps"].values()}
     assert all(batch[each] == row for each, row in found.items())
-    offsets = {row["phone"]: round(row["seconds"]) for row in shop.table("phones").values()}
+    offsets = {row["phone"]: row["seconds"] for row in shop.table("phones").values()}
     wanted = {"right": 0, "slow": 420, "fast": -7200, "last-year": 365 * 86_400, "set-right": 0}
-    assert {phone: offsets[phone] for phone in wanted} == wanted
+    assert all(0 <= offsets[phone] - seconds < 2 for phone, seconds in wanted.items())
 
     truth = Counter(five_minutes(tap.truth) for tap in taps)
     counted = {key[:16]: row["taps"] for key, row in shop.table("taps_per_5_minutes").items()}
