@@ -85,7 +85,7 @@ def test_telephones_with_wrong_clocks(shop):
         name: sum(abs(of.get(at, 0) - truth[at]) for at in truth)
         for name, of in (("ours", counted), ("theirs", by_phone))
     }
-    assert off["ours"] < 0.01 * len(taps)
+    assert off["ours"] <= 2 * len(bad) + 0.01 * len(taps)
     assert off["theirs"] > 0.3 * len(taps)
     moved = sum(five_minutes(tap.truth) != five_minutes(tap.occurred) for tap in taps)
     assert moved > 0.7 * len(taps)
