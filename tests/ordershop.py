@@ -1,17 +1,20 @@
 """A small shop for pipeline tests: orders into the log, views out of it, each test under a prefix of its own."""
 
+import contextlib
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 import headwater as hw
-from headwater.client import producer
+from headwater.client import Client, producer
+from headwater.clock import Clock
 from headwater.config import Settings
 from headwater.pipeline.groups import group
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.topics import Topics
+from headwater.result import results
 from headwater.schema import encode, key_text
 from servers import wait_until
 
@@ -53,11 +56,13 @@ class Shop:
     def send(self, events: Iterable[hw.Event | bytes | None], topic: str = "orders") -> None:
         self.send_to(self.name(topic), events)
 
-    def send_to(self, topic: str, events: Iterable[hw.Event | bytes | None]) -> None:
+    def send_to(
+        self, topic: str, events: Iterable[hw.Event | bytes | None], key_field: str = "customer_id"
+    ) -> None:
         out = self._producer
         for event in events:
             typed = isinstance(event, hw.Event)
-            key = key_text([event.customer_id]) if typed else "1"
+            key = key_text([getattr(event, key_field)]) if typed else "1"
             out.produce(topic, encode(event) if typed else event, key)
         assert out.flush(30) == 0
 
@@ -92,6 +97,25 @@ class Shop:
             elif value.get("_version", 1) > rows.get(key, {}).get("_version", 0) or "_version" not in value:
                 rows[key] = value
         return {key: {n: v for n, v in row.items() if not n.startswith("_")} for key, row in rows.items()}
+
+    @contextlib.contextmanager
+    def running(self, app: hw.App, clock: Clock | None = None) -> Iterator[Runner]:
+        """The app runs meanwhile."""
+        runner = Runner(app, self.settings, clock)
+        runner.start()
+        try:
+            yield runner
+        finally:
+            runner.stop()
+
+    def taken(self, view: str, topic: str, records: int, seconds: float = 120) -> None:
+        """Waits until a view has taken so many records of a topic, and what became of them is published."""
+
+        def reached() -> int:
+            found = results(Client(self.log), view)
+            return sum(found[-1].inputs.get(topic, {}).values()) if found else 0
+
+        wait_until(lambda: reached() >= records, seconds, f"{records} records in {view}")
 
     def run(self, app: hw.App, meanwhile: Callable[[Runner], None] = lambda _: None) -> None:
         """Starts the app, does something, waits until all is published, stops."""

@@ -1,12 +1,15 @@
 """What users can set or call is documented, and what is documented exists."""
 
 import re
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 import pytest
 import typer.main
+from pyspark.sql import DataFrame, functions
 
+import headwater as hw
 from headwater.cli import cli
 from headwater.config import Settings
 from headwater.kafka.api import HANDLERS
@@ -45,6 +48,15 @@ def test_settings_are_documented_with_their_defaults():
 @pytest.mark.parametrize("handler", HANDLERS.values(), ids=lambda h: h.request.api.name)
 def test_every_request_that_is_served_is_documented(handler):
     assert handler.request.api.name in (DOCS / "log.md").read_text()
+
+
+def test_the_example_of_clocks_declares_a_view():
+    code = re.findall(r"^```python\n(.*?)^```", (DOCS / "clocks.md").read_text(), re.MULTILINE | re.DOTALL)
+    app = hw.App("clocks")
+    names = {"hw": hw, "app": app, "F": functions, "DataFrame": DataFrame, "datetime": datetime}
+    exec("\n".join(code), names)  # noqa: S102
+
+    assert set(app.graph().views) == {"taps_per_5_minutes"}
 
 
 def test_links_between_documents_lead_somewhere():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headwater.app import App
     from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
     from headwater.late import ARRIVAL, correct, drop, side
-    from headwater.operators import calendar, count, distinct, latest, sessions, sliding
+    from headwater.operators import calendar, corrected_time, count, distinct, latest, sessions, sliding
     from headwater.position import Position
     from headwater.schema import Event
     from headwater.write import Writer
@@ -32,6 +32,7 @@ __all__ = [
     "Writer",
     "calendar",
     "correct",
+    "corrected_time",
     "count",
     "distinct",
     "drop",
@@ -50,6 +51,7 @@ _HOMES = {
     "Writer": "write",
     "calendar": "operators",
     "correct": "late",
+    "corrected_time": "operators",
     "count": "operators",
     "distinct": "operators",
     "drop": "late",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["calendar", "count", "distinct", "latest", "sessions", "sliding"]
+__all__ = ["calendar", "corrected_time", "count", "distinct", "latest", "sessions", "sliding"]
 
 
 def calendar(rows: "DataFrame", unit: str, *, time: str, zone: str) -> "DataFrame":
@@ -21,6 +21,37 @@ def calendar(rows: "DataFrame", unit: str, *, time: str, zone: str) -> "DataFram
     from headwater.pipeline import calendar as dates
 
     return dates.windowed(rows, unit, time, zone)
+
+
+def corrected_time(
+    rows: "DataFrame",
+    device: str | Sequence[str],
+    *,
+    occurred: str,
+    sent: str,
+    received: str,
+    bound: str = "7 days",
+    transit: str = "1 minute",
+    window: str = "1 hour",
+) -> "DataFrame":
+    """When things happened, by our clock, although devices' clocks are wrong: all rows with ``corrected`` and ``correction``.
+
+    ``occurred`` and ``sent`` are times of the device's clock, ``received`` of ours, which is the stream's ``time``. Corrected times are
+    at most ``bound`` before ``received``, never after it. ``transit``: how long a record is under way at most. Samples of the device's
+    clock count for ``window``. A row comes out once, when the watermark has passed its ``received``.
+    """
+    from headwater.pipeline import clocks
+
+    logic = clocks.Clocks(
+        key=_names(device),
+        occurred=occurred,
+        sent=sent,
+        received=received,
+        behind=bound,
+        transit=transit,
+        window=window,
+    )
+    return clocks.corrected(logic, rows)
 
 
 def count(rows: "DataFrame", key: str | Sequence[str], *, column: str = "count") -> "DataFrame":

@@ -168,6 +168,31 @@ def test_late_records_land_beside_the_view_once_with_what_they_missed(shop):
 
 
 @pytest.mark.spark
+def test_a_device_a_year_ahead_makes_nobody_late(shop):
+    """It counts in the window that it names, and moves no watermark, ours or Spark's."""
+    shop.make("orders")
+    name = shop.name("windows")
+    year = timedelta(days=366)
+    far = Order(9, 2, "de", 100, datetime.now(UTC).replace(minute=1) + year)
+    sent = 0
+    with shop.running(app(shop, name)) as runner:
+        for part in ([order(1, 0), order(2, 30)], [far], [order(3, 26)], [order(4, 31), far], [order(5, 27)]):
+            shop.send(part)
+            sent += len(part)
+            shop.taken(name, shop.name("orders"), sent)
+        assert dropped_by_spark(runner) == 0
+        wait_until(lambda: next(iter(runner._queries.values())).recentProgress, 30, "progress")
+        spark = next(iter(runner._queries.values())).recentProgress[-1]["eventTime"]["watermark"]
+
+    ahead = far.at.strftime("%H:00")
+    assert counts(shop, name) == {"09:00": 1, "09:20": 2, "09:30": 2, ahead: 2}
+    last = results(Client(shop.bootstrap), name)[-1]
+    assert last.late == 0
+    assert last.watermark == int((BEGIN + timedelta(minutes=26)).timestamp()) * SECOND
+    assert spark.startswith("2026-01-05T09:2")
+
+
+@pytest.mark.spark
 def test_a_batch_that_is_repeated_is_judged_as_it_was(shop):
     """Spark's commit is lost behind a published batch with a late record: what Spark then keeps is what was published."""
     shop.make("orders")

@@ -2,7 +2,7 @@
 
 import datetime as dt
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from headwater.errors import UsageError
 from headwater.pipeline.operator import Applied, Moment, Spec, State
 
-__all__ = ["Count", "Latest"]
+__all__ = ["Count", "Latest", "decoder"]
 
 
 class Count(Spec, frozen=True):
@@ -52,7 +52,7 @@ class Latest(Spec, frozen=True):
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
         plain = rows.drop_columns(["_key"])
-        names, decode = plain.schema.names, _decoder(plain.schema)
+        names, decode = plain.schema.names, decoder(plain.schema)
         at = names.index(self.time)
         keys = rows.column("_key").cast(pa.binary()).to_pylist()
         found = zip(*(column.to_pylist() for column in plain.columns), strict=True)
@@ -73,7 +73,7 @@ class Latest(Spec, frozen=True):
         return Applied(pa.Table.from_pylist(latest, schema=plain.schema), changes)
 
 
-def _decoder(schema: pa.Schema) -> Any:
+def decoder(schema: pa.Schema) -> Any:
     """Reads a row back with the types that its columns have."""
     types = tuple(_python(field.type) | None for field in schema)
     return msgspec.msgpack.Decoder(tuple[types]).decode  # type: ignore[valid-type]
@@ -88,10 +88,12 @@ _PYTHON = (
     (pt.is_date, dt.date),
     (pt.is_binary, bytes),
     (pt.is_large_binary, bytes),
-    (pt.is_list, list),
-    (pt.is_struct, dict),
 )
 
 
-def _python(kind: pa.DataType) -> type:
+def _python(kind: pa.DataType) -> Any:
+    if pt.is_list(kind):
+        return list[_python(kind.value_type) | None]  # type: ignore[misc]
+    if pt.is_struct(kind):
+        return TypedDict("Inner", {field.name: _python(field.type) | None for field in kind})  # type: ignore[operator]
     return next((python for fits, python in _PYTHON if fits(kind)), str)

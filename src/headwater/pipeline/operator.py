@@ -23,8 +23,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
 from headwater.errors import MachineError, UsageError
+from headwater.late import duration_us
 from headwater.pipeline import wire
 from headwater.pipeline.layout import PLAIN
+from headwater.pipeline.plan import observations
 from headwater.pipeline.points import passes
 from headwater.pipeline.state import Place, Shard, alone
 from headwater.pipeline.time import NEVER, PLAN
@@ -110,6 +112,11 @@ class Logic(Protocol):
         ...
 
     @property
+    def behind(self) -> str:
+        """For one that holds rows back until the watermark has passed: how far before it the event time of what goes on may be."""
+        ...
+
+    @property
     def layout(self) -> str:
         """How its entries belong to keys (``layout.py``): '' when each is a key and its value."""
         ...
@@ -126,6 +133,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     timed: str = ""
     keeps: bool = True
+    behind: str = ""
     layout: str = PLAIN
 
 
@@ -149,10 +157,12 @@ class Plan(msgspec.Struct, frozen=True):
     now_us: int = 0
     horizon_us: int = 0
     """How long stragglers are waited for behind the watermark."""
+    passed: dict[str, int] = {}
+    """The watermark of those operators whose rows have been held back by others before them."""
 
-    @property
-    def moment(self) -> Moment:
-        return Moment(self.watermark, self.now_us, self.watermark - self.horizon_us)
+    def moment(self, operator: str) -> Moment:
+        watermark = self.passed.get(operator, self.watermark)
+        return Moment(watermark, self.now_us, watermark - self.horizon_us)
 
 
 class Written(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -178,12 +188,24 @@ class Site:
     specs: dict[str, str] = field(default_factory=dict)
     """What each of them is, as text."""
 
-    def name(self, logic: Logic) -> str:
+    behind: dict[str, int] = field(default_factory=dict)
+    """Those that hold rows back, and how far behind the watermark these may then be, in microseconds."""
+
+    holds: dict[str, dict[str, int]] = field(default_factory=dict)
+    """For each operator behind such ones, which they are."""
+
+    def name(self, logic: Logic, rows: DataFrame) -> str:
         name = f"{logic.kind}{len(self.timed) + 1}"
-        self.add(name, logic)
+        self.add(name, logic, rows)
         return name
 
-    def add(self, name: str, logic: Logic) -> None:
+    def add(self, name: str, logic: Logic, rows: DataFrame) -> None:
+        before = {seen.removeprefix(f"{OBSERVED} ") for seen in observations(rows)}
+        holds = {each: lag for each, lag in self.behind.items() if each in before}
+        if holds:
+            self.holds[name] = holds
+        if logic.behind:
+            self.behind[name] = duration_us(logic.behind)
         self.timed[name] = logic.timed
         self.specs[name] = repr(logic)
         if logic.layout:
@@ -217,7 +239,7 @@ def run(logic: Logic, frame: DataFrame) -> DataFrame:
     site = _site.get()
     if site is None:
         raise UsageError(f"{logic.kind} on a stream belongs into a view")
-    name = site.name(logic)
+    name = site.name(logic, frame)
     out = shell(name, logic, sharded(keyed, site, logic.timed), kind)
     files = F.collect_set(FILE).alias("files")
     return out.observe(f"{OBSERVED} {name}", files).where(f"{FILE} IS NULL").drop(FILE)
@@ -267,7 +289,7 @@ def _stream_shell(
             rows = mine.filter(pc.is_valid(mine.column("_key"))) if logic.timed else mine
             place, attempt = plan.places[name], uuid.uuid4().hex[:12]
             shard = Shard(place, number, plan.chains[name][number]) if logic.keeps else None
-            applied = logic.apply(rows, shard or Nothing(), plan.moment)
+            applied = logic.apply(rows, shard or Nothing(), plan.moment(name))
             if shard is not None:
                 chain = shard.extended(plan.batch, attempt, applied.changes)
             else:

@@ -15,7 +15,15 @@ from headwater.graph import Graph, View
 from headwater.pipeline import catalyst
 from headwater.pipeline.wire import VERSION
 
-__all__ = ["bloom", "check_windows", "keeps_time", "name_observations", "versioned", "watermarks"]
+__all__ = [
+    "bloom",
+    "check_windows",
+    "keeps_time",
+    "name_observations",
+    "observations",
+    "versioned",
+    "watermarks",
+]
 
 PASSING = {
     "CollectMetrics",
@@ -77,6 +85,14 @@ def _is_bounded(node: Any) -> bool:
     return kind in KEEPING or (
         kind == "Join" and all(child.isStreaming() for child in catalyst.items(node.children()))
     )
+
+
+def observations(rows: DataFrame) -> set[str]:
+    """The names of what is observed in a plan."""
+    return {
+        str(node.name())
+        for node in catalyst.find(catalyst.plan(rows), lambda node: node.nodeName() == "CollectMetrics")
+    }
 
 
 def name_observations(rows: DataFrame) -> DataFrame:

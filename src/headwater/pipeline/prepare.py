@@ -40,7 +40,7 @@ def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, s
     definition = define(view, graph, frame, site)
     staged = stage.staged(frame, view, site, judged=judged)
     ready = plan.name_observations(staged)
-    return Prepared(view, ready, site.timed, site.layouts, shards, inputs, definition)
+    return Prepared(view, ready, site.timed, site.layouts, shards, inputs, definition, site.holds)
 
 
 def _build(

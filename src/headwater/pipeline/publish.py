@@ -69,6 +69,8 @@ class Prepared(msgspec.Struct, frozen=True):
     inputs: dict[str, time.Input]
     """Its streams, when it has a watermark; empty otherwise."""
     definition: Definition
+    holds: dict[str, dict[str, int]] = {}
+    """For operators behind others that hold rows back: which they are, and how far behind the watermark their rows may be."""
 
 
 class Publisher:
@@ -150,7 +152,7 @@ class Publisher:
             return
         now_ms = self._clock.now_ms()
         watermark = self._watermark(now_ms)
-        self._tell(rows, batch, self._last.state, watermark, now_ms * 1000)
+        self._tell(rows, batch, self._last.state, watermark, now_ms * 1000, passed=self._passed(self._last))
         notes = [row[0] for row in rows.collect()]
         passes("batch was computed")
         seen = self._observed()
@@ -169,7 +171,7 @@ class Publisher:
         before, known = self._progress.results.get(batch - 1), self._progress.results[batch]
         chains: Chains = before.state if before else {name: [()] * len(c) for name, c in known.state.items()}
         watermark = time.NEVER if known.watermark is None else known.watermark
-        self._tell(rows, batch, chains, watermark, known.now_us)
+        self._tell(rows, batch, chains, watermark, known.now_us, passed=self._passed(before))
         rows.write.format("noop").mode("overwrite").save()
         self._move_spark()
 
@@ -192,9 +194,18 @@ class Publisher:
             )
         return last
 
-    def _tell(self, rows: DataFrame, batch: int, state: Chains, watermark: int, now_us: int) -> None:
+    def _tell(
+        self,
+        rows: DataFrame,
+        batch: int,
+        state: Chains,
+        watermark: int,
+        now_us: int,
+        *,
+        passed: dict[str, int],
+    ) -> None:
         """Tells the tasks of the batch its time and where their state is; the frame has not run yet."""
-        plan = Plan(batch, self._places, state, watermark, now_us, self._view.late.horizon_us)
+        plan = Plan(batch, self._places, state, watermark, now_us, self._view.late.horizon_us, passed)
         rows.sparkSession.sparkContext.setLocalProperty(time.PLAN, msgspec.json.encode(plan).decode())
 
     def _result(self, batch: int, notes: list[str], seen: "_Observed", watermark: int, now_ms: int) -> Result:
@@ -275,11 +286,25 @@ class Publisher:
             self._prepared.inputs, self._heard, now_ms, time.NEVER if before is None else before
         )
 
+    def _passed(self, last: Result | None) -> dict[str, int]:
+        """How far the inputs of operators behind others are complete that hold rows back, after a batch: up to its watermark, or to the first held row."""
+        opens, watermark = (last.opens, last.watermark) if last is not None else ({}, None)
+        return {
+            name: time.passed(watermark, [each for other in holds for each in opens.get(other, ())])
+            - sum(holds.values())
+            for name, holds in self._prepared.holds.items()
+        }
+
     def _look_ahead(self) -> None:
         """After a batch: moves Spark's own watermark, and works out when a tick is due."""
         self._move_spark()
         dues = [
-            time.due_ms(self._prepared.inputs, self._heard, self._watermark(self._clock.now_ms()), open_us)
+            time.due_ms(
+                self._prepared.inputs,
+                self._heard,
+                self._watermark(self._clock.now_ms()),
+                open_us + sum(self._prepared.holds.get(name, {}).values()),
+            )
             if self._prepared.timed[name] == "watermark"
             else open_us // 1000 + 1
             for name, opens in self._last.opens.items()
@@ -293,7 +318,8 @@ class Publisher:
         if self._query is None or self._last.watermark is None:
             return
         tracker = self._query._jsq.streamingQuery().watermarkTracker()  # noqa: SLF001
-        wanted = (self._last.watermark - self._view.late.horizon_us) // 1000
+        reached = self._passed(self._last).get(PUBLISH, self._last.watermark)
+        wanted = (reached - self._view.late.horizon_us) // 1000
         if wanted > tracker.currentWatermark():
             tracker.setWatermark(wanted)
 

@@ -16,7 +16,7 @@ __all__ = ["staged"]
 def staged(rows: DataFrame, view: View, site: Site, *, judged: bool) -> DataFrame:
     """What comes out is only what the shards have written."""
     logic = _logic(view)
-    site.add(PUBLISH, logic)
+    site.add(PUBLISH, logic, rows)
     key, value = wire.expressions(rows.schema, view)
     columns = [f"{value} AS _value", f"{key} AS _key"]
     if view.emit == "ready":

@@ -36,6 +36,7 @@ __all__ = [
     "heard",
     "late_split",
     "noted",
+    "passed",
     "resumed",
     "tick_partition",
     "watermark",
@@ -97,6 +98,12 @@ def due_ms(
         return 0
     missing_us = max(0, open_us - max(time for _, time in times))
     return (max(quiet for quiet, _ in times) + missing_us) // 1000 + 1
+
+
+def passed(reached: int | None, opens: Iterable[int | None]) -> int:
+    """Up to when an operator has handed on all that it got, when the watermark has reached so far and these time-outs are open in its shards."""
+    held = [open_us - 1 for open_us in opens if open_us is not None]
+    return min([NEVER if reached is None else reached, *held])
 
 
 def heard(notes: Mapping[str, int], before: Mapping[str, Heard], now_ms: int) -> dict[str, Heard]:

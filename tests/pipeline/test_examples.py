@@ -1,0 +1,126 @@
+"""The examples do what their READMEs say."""
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import headwater as hw
+from headwater.client import Client
+from headwater.pipeline.runner import rows
+from headwater.pipeline.topics import Topics
+from headwater.result import results
+from headwater.testing import SettableClock
+from headwater.write import Writer
+from servers import wait_until
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+pytestmark = pytest.mark.spark
+
+
+def module(path: str):
+    spec = importlib.util.spec_from_file_location(f"example_{Path(path).stem}", EXAMPLES / path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def five_minutes(at: datetime) -> str:
+    return f"{at - timedelta(seconds=at.timestamp() % 300):%Y-%m-%dT%H:%M}"
+
+
+def test_telephones_with_wrong_clocks(shop):
+    phones, app = module("clocks/phones.py"), hw.App.load(str(EXAMPLES / "clocks" / "app.py"))
+    taps = phones.taps(BEGIN)
+    Topics(shop.bootstrap).ensure(["taps"], 2, compact=False)
+    writer = Writer(shop.log)
+    half = len(taps) // 2
+    ends = [taps[-1]._replace(phone=f"end-{n}", received=taps[-1].received + n * MINUTE) for n in range(1, 9)]
+    sent = 0
+    with shop.running(app):
+        for part in (taps[:half], taps[half:], ends):  # the ends move the watermark
+            writer.put("taps", ((tap.phone, tap.json()) for tap in part))
+            sent += len(part)
+            for view in app.graph().views:
+                shop.taken(view, "taps", sent)
+        wait_until(lambda: "right" in {row["phone"] for row in shop.table("phones").values()}, 60, "phones")
+        wait_until(lambda: len(shop.table("corrected_taps")) >= len(taps), 120, "all taps")
+        total = lambda: sum(row["taps"] for row in shop.table("taps_per_5_minutes").values())  # noqa: E731
+        wait_until(lambda: total() >= len(taps), 120, "all taps in windows")
+
+    found = {
+        (row["phone"], row["n"]): row
+        for row in shop.table("corrected_taps").values()
+        if not row["phone"].startswith("end")
+    }
+    assert len(found) == len(taps)
+    errors = {
+        (tap.phone, tap.n): datetime.fromisoformat(found[tap.phone, tap.n]["corrected"]) - tap.truth
+        for tap in taps
+    }
+    bad = {(tap.phone, tap.n) for tap in taps if tap.sent - tap.occurred < timedelta(0)}
+    assert bad
+    assert {found[each]["correction"]["done"] for each in bad} <= {"clamped", "unsure"}
+    good = sorted(abs(error) for each, error in errors.items() if each not in bad)
+    assert good[-1] <= timedelta(seconds=30)
+    assert good[len(good) * 98 // 100] <= timedelta(seconds=2)
+
+    answer = rows(app, shop.settings)
+    batch = {(row["phone"], row["n"]): row for row in answer["corrected_taps"].values()}
+    assert all(batch[each] == row for each, row in found.items())
+    offsets = {row["phone"]: row["seconds"] for row in shop.table("phones").values()}
+    wanted = {"right": 0, "slow": 420, "fast": -7200, "last-year": 365 * 86_400, "set-right": 0}
+    assert all(0 <= offsets[phone] - seconds < 2 for phone, seconds in wanted.items())
+
+    truth = Counter(five_minutes(tap.truth) for tap in taps)
+    counted = {key[:16]: row["taps"] for key, row in shop.table("taps_per_5_minutes").items()}
+    by_phone = Counter(five_minutes(tap.occurred) for tap in taps)
+    off = {
+        name: sum(abs(of.get(at, 0) - truth[at]) for at in truth)
+        for name, of in (("ours", counted), ("theirs", by_phone))
+    }
+    assert off["ours"] <= 2 * len(bad) + 0.01 * len(taps)
+    assert off["theirs"] > 0.3 * len(taps)
+    moved = sum(five_minutes(tap.truth) != five_minutes(tap.occurred) for tap in taps)
+    assert moved > 0.7 * len(taps)
+
+
+def test_a_redeploy_makes_no_false_spike_in_event_time(shop):
+    traffic, draw = module("redeploy/traffic.py"), module("redeploy/draw.py")
+    app = hw.App.load(str(EXAMPLES / "redeploy" / "app.py"))
+    Topics(shop.bootstrap).ensure(["requests"], 2, compact=False)
+    writer, clock = Writer(shop.log), SettableClock(int(BEGIN.timestamp() * 1000))
+
+    def goes_on(minutes: range) -> Iterator[int]:
+        for minute in minutes:
+            writer.put("requests", traffic.requests(BEGIN + minute * MINUTE, 60))
+            clock.advance(59)
+            yield 60 * (minute + 1)
+            clock.advance(1)
+
+    with shop.running(app, clock):
+        for sent in goes_on(range(4)):
+            shop.taken("rate", "requests", sent)
+    list(goes_on(range(4, 9)))  # the pipeline is down
+    writer.put("requests", traffic.requests(BEGIN + 9 * MINUTE, 60))
+    clock.advance(59)
+    with shop.running(app, clock):
+        shop.taken("rate", "requests", 600)
+        clock.advance(1)
+        for sent in goes_on(range(10, 12)):
+            shop.taken("rate", "requests", sent)
+
+    client = Client(shop.bootstrap)
+    by_count = draw.counted(results(client, "rate"))
+    by_time = draw.made(shop.table("rate").values())
+    at = [BEGIN + minute * MINUTE for minute in range(12)]
+    assert [by_time.get(each, 0) for each in at] == [60] * 12
+    assert [by_count.get(each, 0) for each in at] == [60] * 4 + [0] * 5 + [360, 60, 60]
+    assert results(client, "rate")[-1].late == 0
+    assert draw.draw(client) == (EXAMPLES / "redeploy" / "redeploy.svg").read_text()
