@@ -13,9 +13,10 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 import headwater as hw
 from headwater.client import Client
 from headwater.errors import UsageError
+from headwater.pipeline.batch import rows
 from headwater.pipeline.clocks import RIGHT_US, Clocks, Limits, correction
 from headwater.pipeline.operator import FOREVER, Moment, Nothing, Plan
-from headwater.pipeline.runner import Runner, rows
+from headwater.pipeline.runner import Runner
 from headwater.pipeline.time import NEVER, passed
 from headwater.pipeline.topics import Topics
 from headwater.result import results

@@ -10,7 +10,7 @@ import pytest
 
 import headwater as hw
 from headwater.client import Client
-from headwater.pipeline.runner import rows
+from headwater.pipeline.batch import rows
 from headwater.pipeline.topics import Topics
 from headwater.result import results
 from headwater.testing import SettableClock

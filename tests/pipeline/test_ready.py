@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 import headwater as hw
 from headwater.errors import UsageError
+from headwater.pipeline.batch import rows
 from headwater.pipeline.layout import WAITING, layout, values
 from headwater.pipeline.operator import Moment
 from headwater.pipeline.ready import Ready
-from headwater.pipeline.runner import Runner, rows
+from headwater.pipeline.runner import Runner
 from headwater.pipeline.time import NEVER
 from headwater.testing import SettableClock
 from memorystate import Memory

@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
-from headwater.pipeline.runner import Runner, rows
+from headwater.pipeline.batch import rows
+from headwater.pipeline.runner import Runner
 from ordershop import Order
 
 BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)

@@ -281,10 +281,10 @@ def _text(row: Row | None) -> str:
 
 
 def _complete_to(found: Result | None) -> str | None:
-    """The watermark as text; before anything was heard there is none that a person could read."""
-    if found is None or found.watermark is None or found.watermark < 0:
+    """Up to when its rows are complete, as text; before anything was heard there is nothing that a person could read."""
+    if found is None or found.complete is None or found.complete < 0:
         return None
-    return _iso(found.watermark)
+    return _iso(found.complete)
 
 
 def _iso(time_us: int) -> str:

@@ -238,6 +238,7 @@ class Publisher:
             parts=self._prepared.definition.parts,
             edits=self._edits(batch),
             watermark=watermark if self._prepared.inputs else None,
+            complete=self._passed(before).get(PUBLISH, watermark) if self._prepared.inputs else None,
             now_us=now_ms * 1000,
             heard=heard,
             opens=opens,

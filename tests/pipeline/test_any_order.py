@@ -1,0 +1,145 @@
+"""Every kind of window under every late policy, through Spark: records late, doubled, in any order, in any cut, with a restart between any two batches.
+
+The view says the same as a batch over the records that were not late; a row that was called complete was; every record is accounted
+for. Each key of a run is a case of its own. TIME_SEED is the first seed, TIME_SEEDS their number.
+"""
+
+import json
+import os
+import random
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+
+import headwater as hw
+from headwater.client import Client
+from headwater.operate.check import check
+from headwater.pipeline.runner import Runner
+from headwater.result import results
+from ordershop import Order, Shop
+
+FIRST = int(os.environ.get("TIME_SEED", "0"))
+SEEDS = int(os.environ.get("TIME_SEEDS", "1"))
+BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
+KEYS = 12
+BATCHES = 4
+EVENTS = 150
+INVALID = 3
+AGGREGATES = {"n": "count(*)", "cents": "sum(cents)", "first": "first(order_id)", "last": "last(order_id)"}
+
+
+def tumbling(orders):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    window = F.window("at", "10 minutes")
+    return orders.groupBy("customer_id", window).agg(F.count("*").alias("n"), F.sum("cents").alias("cents"))
+
+
+def hopping(orders):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    window = F.window("at", "30 minutes", "10 minutes")
+    return orders.groupBy("customer_id", window).agg(
+        F.max("cents").alias("most"), F.min("cents").alias("least")
+    )
+
+
+def sessions(orders):
+    return hw.sessions(orders, "customer_id", time="at", gap="7 minutes", **AGGREGATES)
+
+
+def sliding(orders):
+    return hw.sliding(orders, "customer_id", time="at", size="15 minutes", **AGGREGATES)
+
+
+def unique(orders):
+    return hw.distinct(orders, ["customer_id", "order_id"], time="at", within="1 hour")
+
+
+CORRECT = hw.correct("40 minutes")
+KINDS = {
+    "tumbling": (tumbling, ["customer_id", "window"], {}),
+    "tumbling_ready": (tumbling, ["customer_id", "window"], {"emit": "ready", "late": CORRECT}),
+    "hopping": (hopping, ["customer_id", "window"], {"late": CORRECT}),
+    "sessions": (sessions, ["customer_id", "window"], {"late": CORRECT}),
+    "sessions_ready": (sessions, ["customer_id", "window"], {"emit": "ready"}),
+    "sliding": (sliding, ["customer_id", "window"], {"late": CORRECT}),
+    "unique": (unique, ["customer_id", "order_id"], {"late": CORRECT}),
+}
+
+
+def declared(shop: Shop) -> hw.App:
+    app = hw.App("shop")
+    app.stream("orders", Order, key="customer_id", time="at", delay="10 minutes", topic=shop.name("orders"))
+    for name, (function, key, options) in KINDS.items():
+        app.view(key=key, name=shop.name(name), **options)(function)
+    return app
+
+
+def arrivals(choose: random.Random) -> list[list[Order | bytes]]:
+    """Orders in the batches in which they arrive: most soon after they happened, some long after, some twice."""
+    arriving: list[tuple[float, Order]] = []
+    for n in range(EVENTS):
+        minute = choose.choice([choose.uniform(0, 120), choose.randrange(0, 120, 5)])
+        order = Order(
+            n, choose.randrange(KEYS), "de", choose.randrange(1000), BEGIN + timedelta(minutes=minute)
+        )
+        copies = choose.choice([1] * 9 + [2])
+        waits = [choose.choice([0, 1, choose.uniform(0, 15), choose.uniform(0, 90)]) for _ in range(copies)]
+        arriving += [(minute + wait, order) for wait in waits]
+    arriving.sort(key=lambda each: each[0])
+    cuts = [0, *sorted(choose.sample(range(1, len(arriving)), BATCHES - 1)), len(arriving)]
+    parts = [[order for _, order in arriving[start:end]] for start, end in pairwise(cuts)]
+    for part in parts:
+        choose.shuffle(part)
+    for n in range(INVALID):
+        choose.choice(parts).append(b'{"order_id": "none %d"}' % n)
+    return parts
+
+
+def published(shop: Shop, view: str) -> list[tuple[str, dict | None, int]]:
+    """The records of a view with the watermark of the batch that has published them."""
+    client = Client(shop.bootstrap)
+    made = sorted(results(client, view), key=lambda result: result.batch)
+    found = []
+    for record in client.read([view]):
+        batch = next(each for each in made if each.outputs.get(record.partition(), 0) > record.offset())
+        found.append((record.key().decode(), json.loads(record.value() or b"null"), batch.watermark))
+    return found
+
+
+def until_us(row: dict) -> int:
+    text = row.get("_until") or row["window"]["end"]
+    return int(datetime.fromisoformat(text).timestamp() * 1_000_000)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_a_view_says_the_same_whatever_the_order(shop, seed):
+    shop.make("orders")
+    app, parts = declared(shop), arrivals(random.Random(seed))
+    end = Order(EVENTS, 0, "de", 1, BEGIN + timedelta(days=1))
+    for part in [*parts, [end], []]:
+        shop.send(part)
+        Runner(app, shop.settings).once()
+
+    for name in KINDS:
+        checked = check(app, shop.settings, shop.name(name))
+        assert checked.first is None, f"seed {seed}: {checked}"
+        history: dict[str, int] = {}
+        for key, row, watermark in published(shop, shop.name(name)):
+            if row is not None:
+                assert row["_revision"] == history.get(key, 0) + 1, f"seed {seed}, {name}: {key}"
+                if name.endswith("_ready"):
+                    assert until_us(row) <= watermark, (
+                        f"seed {seed}, {name}: {key} was called complete too early"
+                    )
+            history[key] = row["_revision"] if row is not None else 0
+
+    sent = sum(map(len, parts)) + 1
+    late = len(shop.records(f"{shop.name('tumbling')}.late"))
+    counted = sum(row["n"] for row in shop.table(shop.name("tumbling")).values())
+    assert late > 0
+    assert counted + late + INVALID == sent
