@@ -14,6 +14,7 @@ __all__ = [
     "File",
     "Heard",
     "Result",
+    "Stragglers",
     "current",
     "files_of",
     "results",
@@ -58,6 +59,13 @@ class Edit(msgspec.Struct, frozen=True):
     definition: str
     batch: int
     inputs: dict[str, dict[int, int]]
+
+
+class Stragglers(msgspec.Struct, frozen=True, array_like=True):
+    """The records of an input that a batch took in behind its watermark: how many, and where some of them stand, as PARTITION@OFFSET."""
+
+    count: int
+    places: tuple[str, ...]
 
 
 class Heard(msgspec.Struct, frozen=True, array_like=True):
@@ -105,6 +113,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By operator, the earliest time-out that each of its shards still waits for, in microseconds."""
     late: int = 0
     """Rows that came too late, in all batches of the run."""
+    stragglers: dict[str, Stragglers] = {}
+    """By input: what the corrections of this batch come from."""
     at_ms: int = 0
 
 

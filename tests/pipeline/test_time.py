@@ -15,7 +15,7 @@ from headwater.pipeline import time
 from headwater.pipeline.batch import rows
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.time import NEVER, Input, due_ms, heard, noted, resumed, watermark
-from headwater.result import Heard, results
+from headwater.result import Heard, Stragglers, results
 from headwater.testing import SettableClock
 from ordershop import Order, Shop
 from servers import wait_until
@@ -95,6 +95,22 @@ def test_exactly_at_the_watermark_is_not_late_and_a_wrong_clock_moves_nothing():
     assert len(time._judged("s", pa.array([], pa.int32()), pa.array([], pa.int64()), moment, 0)) == 0
 
 
+def test_stragglers_are_named_by_where_they_stand_and_all_are_counted():
+    moment = time._Moment(watermark=1_000, now_us=0)
+    times = pa.array([499, 500, None, 1_000, 999])
+    judged = time._judged(
+        "s", pa.array([0, 0, 0, 1, 1]), times, moment, 500, offset=pa.array([7, 8, 9, 4, 5])
+    )
+    assert judged.field("straggler").to_pylist() == [None, "0@8", None, None, "1@5"]
+    many = 3 * time.NAMED_MAX
+    judged = time._judged(
+        "s", pa.array([0] * many), pa.array([600] * many), moment, 500, offset=pa.array(range(many))
+    )
+    named = judged.field("straggler").to_pylist()
+    assert len([each for each in named if each]) == time.NAMED_MAX
+    assert None not in named
+
+
 # ---- through Spark -------------------------------------------------------------------------------------
 
 
@@ -165,6 +181,17 @@ def test_late_records_land_beside_the_view_once_with_what_they_missed(shop):
     assert shop.records(f"{dropped}.late") == []
     client = Client(shop.bootstrap)
     assert [results(client, view)[-1].late for view in (sided, corrected, dropped)] == [3, 1, 3]
+    causes = [result.stragglers for result in results(client, corrected)]
+    (partition,) = {
+        place.partition("@")[0] for cause in causes for each in cause.values() for place in each.places
+    }
+    assert causes == [
+        {},
+        {"orders": Stragglers(1, (f"{partition}@3",))},
+        {"orders": Stragglers(1, (f"{partition}@5",))},
+        {},
+    ]
+    assert all(result.stragglers == {} for result in results(client, sided))
 
 
 @pytest.mark.spark

@@ -35,7 +35,7 @@ from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Progress
 from headwater.pipeline.state import Place, check_size, contents, names, remove
-from headwater.result import Chain, Chains, Edit, Result, files_of
+from headwater.result import Chain, Chains, Edit, Result, Stragglers, files_of
 
 __all__ = ["Prepared", "Publisher", "Stopping", "sink_options"]
 
@@ -43,6 +43,7 @@ START_SECONDS_MAX = 60.0
 VERSIONS_KEPT = 8
 """State files of so many results are kept, so that a batch can be repeated."""
 EDITS_KEPT = 20
+PLACES_KEPT = 100
 
 logger = logging.getLogger(__name__)
 
@@ -243,6 +244,7 @@ class Publisher:
             heard=heard,
             opens=opens,
             late=before.late + sum(int(row.getLong(1)) for _, row in seen.of(time.HEARD)),
+            stragglers=_stragglers(seen) if self._view.late.horizon_us else {},
             at_ms=now_ms,
         )
 
@@ -367,6 +369,16 @@ class _Observed(NamedTuple):
             for name, row in self.rows.items()
             if name.startswith(f"{kind} ")
         ]
+
+
+def _stragglers(seen: _Observed) -> dict[str, Stragglers]:
+    """By input. A stream that is read twice brings each of them twice."""
+    found: dict[str, Stragglers] = {}
+    for name, row in seen.of(time.HEARD):
+        places = sorted(place for place in row.getList(3) if place)
+        if row.getLong(2):
+            found[name] = Stragglers(int(row.getLong(2)), tuple(places[:PLACES_KEPT]))
+    return found
 
 
 def places(

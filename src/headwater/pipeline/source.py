@@ -76,14 +76,16 @@ def stream(
             "kafka.fetch.max.wait.ms", FETCH_WAIT_MS
         )
     judged = horizon_us is not None
-    kept = [*_kept(spec), *([PARTITION] if judged else [])]
+    kept = [*_kept(spec), *([PARTITION, OFFSET] if judged else [])]
     parsed = _parsed(reader.load(), spec, kept)
     counted = parsed.observe(f"{INVALID} {spec.name}", F.count_if(~F.col(VALID)).alias("records")).where(
         VALID
     )
     if horizon_us is not None:
         place = F.col(PARTITION) if spec.pattern is None else F.concat_ws("/", TOPIC, PARTITION)
-        counted = time.late_split(counted, spec.name, place, spec.time, horizon_us)
+        counted = time.late_split(
+            counted, spec.name, spec.time, place=place, offset=F.col(OFFSET), horizon_us=horizon_us
+        )
     return _events(counted, spec).withWatermark(spec.time, spec.delay if realtime else SPARK_DELAY)
 
 

@@ -52,7 +52,9 @@ PLAN = "headwater.plan"
 """The local property that tells the tasks of a batch its time and where their state is."""
 TICKS = "headwater.ticks"
 TICK_PARTITIONS = 64
-SPLIT = "struct<late:boolean,note:string>"
+SPLIT = "late:boolean,note:string"
+NAMED_MAX = 20
+"""So many stragglers are named in a stretch of rows; the others are counted."""
 
 
 class Input(NamedTuple):
@@ -130,29 +132,45 @@ class _Moment(msgspec.Struct, frozen=True):
     now_us: int
 
 
-def late_split(rows: DataFrame, stream: str, place: Column, time: str, horizon_us: int) -> DataFrame:
-    """Takes the late rows out and observes what was heard: ``time STREAM`` with ``notes`` and ``late``."""
-    split = F.arrow_udf(_split(stream, horizon_us), SPLIT)
-    judged = rows.withColumn("_split", split(place, F.col(time)))
+def late_split(
+    rows: DataFrame, stream: str, time: str, *, place: Column, offset: Column, horizon_us: int
+) -> DataFrame:
+    """Takes the late rows out and observes what was heard: ``time STREAM`` with ``notes``, ``late`` and, with a horizon, ``stragglers``."""
     notes = F.collect_set("_split.note").alias("notes")
     late = F.count_if("_split.late").alias("late")
-    return judged.observe(f"{HEARD} {stream}", notes, late).where("NOT _split.late").drop("_split")
+    if horizon_us:
+        split = F.arrow_udf(_split(stream, horizon_us), f"struct<{SPLIT},straggler:string>")
+        judged = rows.withColumn("_split", split(place, F.col(time), offset))
+        named = F.collect_set("_split.straggler").alias("named")
+        seen = [notes, late, F.count("_split.straggler").alias("stragglers"), named]
+    else:
+        split = F.arrow_udf(_split(stream, horizon_us), f"struct<{SPLIT}>")
+        judged = rows.withColumn("_split", split(place, F.col(time)))
+        seen = [notes, late]
+    return judged.observe(f"{HEARD} {stream}", *seen).where("NOT _split.late").drop("_split")
 
 
-def _split(
-    stream: str, horizon_us: int
-) -> Callable[[Iterator[tuple[pa.Array, pa.Array]]], Iterator[pa.Array]]:
-    def judge(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
+def _split(stream: str, horizon_us: int) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
+    def judge(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         moment = msgspec.json.decode(TaskContext.get().getLocalProperty(PLAN) or "{}", type=_Moment)
-        for place, time in batches:
-            yield _judged(stream, place, time.cast(pa.int64()), moment, horizon_us)
+        for place, time, *offset in batches:
+            times = time.cast(pa.int64())
+            yield _judged(stream, place, times, moment, horizon_us, offset=offset[0] if offset else None)
 
-    judge.__annotations__ = {"batches": Iterator[tuple[pa.Array, pa.Array]], "return": Iterator[pa.Array]}
+    judge.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
     return judge
 
 
-def _judged(stream: str, place: pa.Array, time: pa.Array, moment: _Moment, horizon_us: int) -> pa.Array:
-    """For each row whether it is late, and at the last one the greatest time of each place."""
+def _judged(
+    stream: str,
+    place: pa.Array,
+    time: pa.Array,
+    moment: _Moment,
+    horizon_us: int,
+    *,
+    offset: pa.Array | None = None,
+) -> pa.Array:
+    """For each row whether it is late, and at the last one the greatest time of each place; with offsets, which rows are stragglers."""
     late = pc.fill_null(pc.less(time, moment.watermark - horizon_us), False)
     sound = pc.less_equal(time, moment.now_us + FUTURE_US)
     times = pa.table({"place": place, "time": pc.if_else(sound, time, None)}).group_by("place")
@@ -160,7 +178,20 @@ def _judged(stream: str, place: pa.Array, time: pa.Array, moment: _Moment, horiz
     note = {f"{stream}/{row['place']}": row["time_max"] for row in greatest if row["time_max"] is not None}
     text = msgspec.json.encode(note, order="sorted").decode()
     notes = pa.array([*[None] * (len(time) - 1), text][: len(time)], pa.string())
-    return pa.StructArray.from_arrays([late, notes], ["late", "note"])
+    if offset is None:
+        return pa.StructArray.from_arrays([late, notes], ["late", "note"])
+    behind = pc.fill_null(pc.and_not(pc.less(time, moment.watermark), late), False)
+    return pa.StructArray.from_arrays(
+        [late, notes, _named(place, offset, behind)], ["late", "note", "straggler"]
+    )
+
+
+def _named(place: pa.Array, offset: pa.Array, behind: pa.Array) -> pa.Array:
+    """The first few stragglers by where they stand, PLACE@OFFSET, the others as empty texts; null for all else."""
+    names: list[str | None] = [None] * len(behind)
+    for number, at in enumerate(pc.indices_nonzero(behind).to_pylist()):
+        names[at] = f"{place[at]}@{offset[at]}" if number < NAMED_MAX else ""
+    return pa.array(names, pa.string())
 
 
 def tick_partition(view: str) -> int:
