@@ -24,6 +24,7 @@ marks = st.builds(
     run=st.sampled_from(["a", "a", "a", "b"]),
     inputs=st.fixed_dictionaries({"x": offsets, "y": offsets}),
     outputs=offsets,
+    complete=st.none() | st.integers(-5, 5),
     shadow=st.sampled_from([False, False, True]),
 )
 
@@ -47,15 +48,106 @@ def test_a_position_is_covered_by_a_live_result_of_the_newest_run_or_not_at_all(
     history = History("v")
     for result in results:
         history = history.then(result)
-    live = [result for result in results if not result.shadow]
-    last = next((i for i in reversed(range(len(live))) if live[i].run != live[-1].run), -1)
     covering = [
         Position({"v": result.outputs} if result.outputs else {})
-        for result in live[last + 1 :][-64:]
+        for result in newest_run(results)
         if all(result.inputs[t].get(p, 0) >= o for t in asked for p, o in asked[t].items())
     ]
 
     assert history.covering(Position(asked)) == (covering[0] if covering else None)
+
+
+def newest_run(results):
+    """What readers see: the last 64 results of the run that is live."""
+    live = [result for result in results if not result.shadow]
+    last = next((i for i in reversed(range(len(live))) if live[i].run != live[-1].run), -1)
+    return live[last + 1 :][-64:]
+
+
+@given(st.lists(marks, max_size=80), offsets, st.integers(0, 3))
+def test_a_reader_is_complete_up_to_the_greatest_watermark_of_what_it_has_read_in_full(results, held, build):
+    history = History("v")
+    for result in results:
+        history = history.then(result)
+    said = [
+        result.complete
+        for result in newest_run(results)
+        if result.complete is not None and all(held.get(p, 0) >= o for p, o in result.outputs.items())
+    ]
+
+    assert history.complete(Position({"v": held}, build)) == (max(said) if said else None)
+
+
+def mark(complete, run="a", shadow=False, **outputs):
+    return Mark(
+        run, {"x": {0: 1}}, {int(p[1:]): o for p, o in outputs.items()}, complete=complete, shadow=shadow
+    )
+
+
+def complete(held, *results):
+    history = History("v")
+    for result in results:
+        history = history.then(result)
+    return history.complete(Position({"v": held} if held else {}, 7))
+
+
+def test_rows_that_were_not_read_are_not_called_complete():
+    results = mark(10, p0=5), mark(20, p0=5, p1=3), mark(30, p0=8, p1=3)
+
+    assert complete({}, *results) is None
+    assert complete({0: 5}, *results) == 10
+    assert complete({0: 7, 1: 3}, *results) == 20
+    assert complete({0: 8, 1: 2}, *results) == 10
+    assert complete({0: 9, 1: 9}, *results) == 30
+
+
+def test_a_view_that_has_published_nothing_is_complete_for_everybody():
+    assert complete({}, mark(10)) == 10
+    assert complete({}, mark(10), mark(20, p0=1)) == 10
+
+
+def test_a_view_without_a_watermark_says_nothing_of_being_complete():
+    assert complete({0: 9}) is None
+    assert complete({0: 9}, mark(None, p0=5)) is None
+    assert complete({0: 9}, mark(10, p0=5), mark(None, p0=6)) == 10
+
+
+def test_a_run_beside_the_live_one_says_nothing_and_a_new_one_begins_anew():
+    assert complete({0: 9}, mark(10, p0=5), mark(50, "b", shadow=True, p0=5)) == 10
+    assert complete({0: 9}, mark(50, p0=5), mark(10, "b", p0=7)) == 10
+    assert complete({0: 6}, mark(50, p0=5), mark(10, "b", p0=7)) is None
+
+
+def test_a_follower_knows_what_is_complete_once_it_has_caught_up(bootstrap, view, driver):
+    for n in range(40):
+        driver.publish({"orders": {0: n}}, {"de": b"{}"}, complete=n)
+    held = Position({view: dict(driver.outputs)}, 5)
+
+    with Follower(bootstrap) as follower:
+        assert follower.complete(view, held) is None
+        follower.follow(view)
+        wait_until(lambda: follower.poll(0.1) and follower.caught_up(view), 20, "the end of the results")
+        assert follower.complete(view, held) == 39
+        assert follower.complete(view, Position({view: {0: driver.outputs[0] - 1}})) == 38
+
+
+def test_a_follower_has_caught_up_with_a_view_that_has_no_result_yet_and_behind_given_up_batches(
+    bootstrap, view, driver
+):
+    with Follower(bootstrap) as follower:
+        assert not follower.caught_up(view)
+        follower.follow(view)
+        assert follower.caught_up(view)
+        assert follower.complete(view, Position()) is None
+
+    driver.publish({"orders": {0: 7}}, complete=5)
+    for _ in range(40):
+        driver.begin({"orders": {0: 8}}, complete=6)
+        driver.abort()
+    with Follower(bootstrap) as follower:
+        follower.follow(view)
+        wait_until(lambda: follower.poll(0.1) and follower.caught_up(view), 20, "the end of the results")
+        assert follower.complete(view, Position()) == 5
 
 
 @both_logs

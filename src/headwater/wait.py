@@ -56,6 +56,7 @@ class Mark(msgspec.Struct, frozen=True):
     run: str
     inputs: dict[str, dict[int, int]]
     outputs: dict[int, int] = {}
+    complete: int | None = None
     shadow: bool = False
     """Of a run that is only prepared beside the live one: nobody reads it yet."""
 
@@ -95,6 +96,19 @@ class History(msgspec.Struct, frozen=True):
                 return Position({self.view: result.outputs} if result.outputs else {})
         return None
 
+    def complete(self, held: Position) -> int | None:
+        """Up to when the rows of whoever has read the view's topic up to ``held`` are complete, but for corrections, in microseconds.
+
+        None when no result says so: the view keeps no time, or so little of it was read that the results of then are no longer kept.
+        """
+        here = Position(held.offsets)  # in which build of a table they are reached does not matter
+        found = [
+            result.complete
+            for result in self.results
+            if result.complete is not None and here.covers(Position({self.view: result.outputs}))
+        ]
+        return max(found, default=None)
+
     def behind(self, position: Position, seconds: float) -> Behind:
         """The error for whoever has waited in vain; it says how far the view is."""
         what = f"view {self.view!r} has not come so far within {seconds:g} s"
@@ -111,6 +125,8 @@ class _Following:
 
     begun: int
     """From which offset on."""
+    end: int
+    """Where it ended when it was asked for."""
     read: int = 0
     """The offset behind the last result."""
     ended: bool = False
@@ -121,7 +137,7 @@ class _Following:
 class Follower:
     """Reads the results of views as they come, with one consumer. Give it back with `close`, or use ``with``.
 
-    `follow`, `covering` and `behind` may be called by any thread, `poll` and `wait` by one at a time: the consumer is theirs. A view's topic of results is
+    `poll` and `wait` may be called by one thread at a time, since the consumer is theirs; all else by any. A view's topic of results is
     read from shortly before its end, and only from its start if no result is found there.
     """
 
@@ -168,22 +184,32 @@ class Follower:
                     f"there is no view {view!r} with results", hint="is its name right, and was it started?"
                 )
             if view not in self._following:
-                self._following[view] = _Following(max(end - TAIL_OFFSETS, 0))
+                self._following[view] = _Following(max(end - TAIL_OFFSETS, 0), end)
             self._following[view].checked = self._clock.monotonic()
 
     def covering(self, view: str, position: Position) -> Position | None:
         """What `History.covering` says now."""
         return self._history(view).covering(position)
 
+    def complete(self, view: str, held: Position) -> int | None:
+        """What `History.complete` says now."""
+        return self._history(view).complete(held)
+
+    def caught_up(self, view: str) -> bool:
+        """Whether the results that were there when a view was first followed have been read."""
+        reading = self._following.get(view)
+        # The marker of a transaction stands behind its result, and is not seen.
+        return reading is not None and (reading.ended or reading.read + 1 >= reading.end)
+
     def behind(self, view: str, position: Position, seconds: float) -> Behind:
         return self._history(view).behind(position, seconds)
 
-    def poll(self, seconds: float) -> bool:
-        """Reads what has come, or waits for it so long; true when there are new results."""
+    def poll(self, seconds: float) -> set[str]:
+        """Reads what has come, or waits for it so long; the views that have new results, or whose end was reached."""
         self._assign()
         first = self._consumer.poll(seconds)
         if first is None:
-            return False
+            return set()
         # consume alone would wait for a full batch; with no time to wait it takes what is there.
         return self._take([first, *self._consumer.consume(RESULTS_KEPT, 0)])
 
@@ -225,21 +251,21 @@ class Follower:
             self._consumer.incremental_assign([TopicPartition(topic(view), 0, begun)])
             self._assigned[view] = wanted[view]
 
-    def _take(self, messages: Iterable[Any]) -> bool:
-        news = False
+    def _take(self, messages: Iterable[Any]) -> set[str]:
+        news: set[str] = set()
         with self._lock:
             views = {topic(view): view for view in self._assigned}
             for message in messages:
                 view = views.get(message.topic())
                 if message.error() is not None:
-                    self._note(view, message.error())
+                    self._note(view, message.error(), news)
                 elif view is not None and self._assigned[view] is self._following.get(view):
                     self._following[view].read = message.offset() + 1
                     self._histories[view] = self._history(view).then(_decode(message.value()))
-                    news = True
+                    news.add(view)
         return news
 
-    def _note(self, view: str | None, error: KafkaError) -> None:
+    def _note(self, view: str | None, error: KafkaError, news: set[str]) -> None:
         """Acts on what the consumer reports of a view; the client itself retries what it can."""
         if error.fatal():
             raise MachineError(f"reading the log failed: {error.str()}")
@@ -247,8 +273,9 @@ class Follower:
             return
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  the client's public name for it
             if self._following[view].begun and not self._history(view).results:
-                self._following[view] = _Following(0)
+                self._following[view] = _Following(0, self._following[view].end)
             else:
                 self._following[view].ended = True
+                news.add(view)
         elif error.name() in (*GONE, "_AUTO_OFFSET_RESET"):  # deleted, and perhaps made again
             self._forget(view)

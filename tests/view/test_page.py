@@ -1,9 +1,13 @@
 """The pages in a real browser."""
 
+import json
+import re
 import shutil
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
+
+from resultlog import Driver
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -26,7 +30,7 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    page = browser.new_page()
+    page = browser.new_page(timezone_id="UTC")
     errors = []
     page.on("pageerror", lambda error: errors.append(error))  # noqa: PLW0108  the client writes on it
     page.set_default_timeout(15_000)
@@ -123,3 +127,46 @@ def test_rows_can_be_filtered_and_sorted_with_the_keyboard(console, log, revenue
     expect(page.get_by_test_id("cell-country")).to_have_count(1)
     page.get_by_role("searchbox").fill("nothing like it")
     expect(page.locator("#empty")).to_have_text("No row matches the filter.")
+
+
+def test_provisional_rows_are_drawn_apart_until_the_view_is_complete(console, bootstrap, revenue, page):
+    driver = Driver(bootstrap, revenue, partitions=2)
+    nine_us = 1_767_603_600_000_000
+    rows = {f"{c}{m}": json.dumps(row(c, m + 1, m)).encode() for c in ("DE", "FR") for m in range(0, 30, 5)}
+    driver.publish({"orders": {0: 1}}, rows)
+    driver.publish({"orders": {0: 2}}, watermark=nine_us + 20 * 60_000_000)
+    page.goto(f"{console.url}/live/{revenue}")
+    head, marks = page.get_by_test_id("complete"), page.locator("#body .mark:visible")
+
+    expect(page.get_by_test_id("cell-country")).to_have_count(12)
+    expect(head).to_contain_text(re.compile(r"Complete up to .*09:20:00.* ago"))
+    expect(page.locator("#body tr.provisional")).to_have_count(4)
+    expect(marks).to_have_text(["provisional"] * 4)
+    expect(page.locator("#chart path.provisional")).to_have_count(2)
+    expect(page.locator("#chart path:not(.provisional)")).to_have_count(2)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        colors = [
+            page.locator(f"#body tr{which} .number").first.evaluate("e => getComputedStyle(e).color")
+            for which in (".provisional", ":not(.provisional)")
+        ]
+        assert colors[0] != colors[1]
+
+    driver.publish({"orders": {0: 3}}, watermark=nine_us + 25 * 60_000_000)
+    expect(head).to_contain_text("09:25:00")
+    expect(page.locator("#body tr.provisional")).to_have_count(2)
+    driver.publish({"orders": {0: 4}}, watermark=nine_us + 30 * 60_000_000)
+    expect(head).to_contain_text("09:30:00")
+    expect(page.locator(".provisional")).to_have_count(0)
+    expect(marks).to_have_count(0)
+
+
+def test_a_view_that_does_not_say_what_is_complete_looks_as_ever(console, log, revenue, page):
+    log.put(revenue, {"DE": row("DE", 1)})
+    page.goto(f"{console.url}/live/{revenue}")
+
+    expect(page.get_by_test_id("cell-country")).to_have_count(1)
+    expect(page.get_by_test_id("complete")).to_be_hidden()
+    expect(page.locator(".provisional")).to_have_count(0)
+    expect(page.locator("#body .mark:visible")).to_have_count(0)
+    assert re.fullmatch(r"now|\d+s ago", page.locator("#body td").last.inner_text())

@@ -63,7 +63,8 @@ class Page:
         since: dict[str, str] = {}
         while True:
             answer = self._get(view, {"order": "window.start", "limit": str(ROWS_MAX), **since})
-            found |= {msgspec.json.encode(row): row for row in answer.rows}
+            rows = [_columns(row) for row in answer.rows]
+            found |= {msgspec.json.encode(row): row for row in rows}
             if not answer.more:
                 return list(found.values())
             since = {"window.start.gte": answer.rows[-1]["window"]["start"]}
@@ -141,3 +142,8 @@ class Page:
                 windows[datetime.fromisoformat(change.row["window"]["start"])] = now
         while len(windows) > WINDOWS_MAX:
             windows.pop(next(iter(windows)))
+
+
+def _columns(row: Row) -> Row:
+    """Without what the console adds: whether a row is ready may be another thing on the next page."""
+    return {name: value for name, value in row.items() if not name.startswith("_")}

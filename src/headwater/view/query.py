@@ -5,6 +5,7 @@
     col.gt=value     greater        col.gte=value     greater or equal
     order=-col,col2  descending by col, then ascending by col2
     limit=N          at most N rows
+    ready=true       only rows that are complete, or with false those that are not yet (`headwater.view.ready`)
     at_least=POS     only when the table holds all before a position, within wait=N seconds
     merge=col        the sketches of all these rows as one, or one for each value of by=col2,col3;
                      combine=intersection takes what is in all of them, has=value asks a Bloom filter
@@ -56,6 +57,8 @@ class Query(msgspec.Struct, frozen=True):
     filters: tuple[Filter, ...] = ()
     order: tuple[Order, ...] = ()
     limit: int | None = None
+    ready: bool | None = None
+    """Only rows that are complete, or only those that are not yet."""
 
 
 class AtLeast(msgspec.Struct, frozen=True):

@@ -2,12 +2,14 @@
 
 A stream of changes begins with a ``snapshot`` event (the newest rows), or with what changed since the
 position that the reader last saw; then every commit is one ``changes`` event as it happens. The id of an
-event is the position after it. A reader that falls behind gets a new snapshot. Nothing is polled: between
-commits only a comment is sent now and then, which keeps proxies from closing the connection.
+event is the position after it. A reader that falls behind gets a new snapshot. A ``complete`` event says up
+to when the rows that it has been sent are complete (`headwater.view.ready`), each time that this has moved.
+Nothing is polled: between commits only a comment is sent now and then, which keeps proxies from closing the
+connection.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from headwater.errors import UsageError
 from headwater.position import Position
 from headwater.view.push import Commit, Hub, Subscription
+from headwater.view.reach import Reach
 from headwater.view.signal import Signal
 from headwater.view.table import Row, Snapshot, ViewTable
 
@@ -28,6 +31,8 @@ SNAPSHOT_ROWS = 10_000
 """At most so many rows begin a stream; the event says when there are more."""
 ACTIVITY_SECONDS = 0.5
 """At least so long between two events of `activity`."""
+COMPLETE_SECONDS = 0.5
+"""At least so long between two ``complete`` events."""
 
 _HEARTBEAT = b": still here\n\n"
 
@@ -40,6 +45,8 @@ class RowEvent(msgspec.Struct, frozen=True):
     key: str
     row: msgspec.Raw | dict[str, Any] | None
     at: int
+    until: str | None
+    """When it is complete; null for a row that is neither ready nor provisional."""
 
 
 class SnapshotEvent(msgspec.Struct, frozen=True):
@@ -49,33 +56,89 @@ class SnapshotEvent(msgspec.Struct, frozen=True):
     rows: list[RowEvent]
     more: bool
     total: int
+    complete: str | None
 
 
 class ChangesEvent(msgspec.Struct, frozen=True):
     changes: list[RowEvent]
 
 
+class CompleteEvent(msgspec.Struct, frozen=True):
+    complete: str
+
+
+class _Completeness:
+    """What one reader has been told its rows are complete up to."""
+
+    def __init__(self, reach: Reach, view: str, wake: Callable[[], None]) -> None:
+        self._reach = reach
+        self._view = view
+        self._wake = wake
+        self._held = Position()
+        self._told: str | None = None
+        self._not_before = 0.0
+
+    def hold(self, position: Position) -> None:
+        """The reader was sent all rows up to a position."""
+        self._held = position
+
+    def tell(self) -> str | None:
+        """What the reader is told now."""
+        self._told = self._reach.complete(self._view, self._held)
+        return self._told
+
+    def moved(self) -> bytes:
+        """The event to send, or nothing. An event that comes too soon after the last one wakes the reader when it is due."""
+        found = self._reach.complete(self._view, self._held)
+        if found is None or found == self._told:
+            return b""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._not_before:
+            loop.call_at(self._not_before, self._wake)
+            return b""
+        self._told = found
+        self._not_before = loop.time() + COMPLETE_SECONDS
+        return _event("complete", None, CompleteEvent(found))
+
+
 async def changes(
-    hub: Hub, table: ViewTable, key: tuple[str, ...], token: str | None, heartbeat_seconds: float
+    hub: Hub, reach: Reach, table: ViewTable, token: str | None, heartbeat_seconds: float
 ) -> AsyncIterator[bytes]:
     """The change stream of one view, from ``token`` on where the table still can tell."""
     signal = Signal(heartbeat_seconds)
     subscription = hub.subscribe(table.topic, signal.set)
+    unwatch = reach.watch(table.topic, signal.set)
+    complete = _Completeness(reach, table.topic, signal.set)
+    loop = asyncio.get_running_loop()
     try:
         yield f"retry: {RETRY_MS}\n\n".encode()
-        yield await _first(subscription, table, key, token)
+        await reach.settle(table.topic)
+        yield await _first(subscription, table, complete, token)
+        sent = loop.time()
         while True:
-            if not await signal.wait():
-                yield _HEARTBEAT
-                continue
+            if moved := complete.moved():
+                sent = loop.time()
+                yield moved
+            news = await signal.wait()
+            await reach.settle(table.topic)
             pending = subscription.take()
             if pending.closed:
                 return
             if pending.resync:
-                yield await _first(subscription, table, key, None)
+                event = await _first(subscription, table, complete, None)
             elif pending.commits:
-                yield _changes_event(pending.commits)
+                complete.hold(pending.commits[-1].position)
+                event = _changes_event(pending.commits, table.key)
+            elif (
+                news and loop.time() < sent + heartbeat_seconds
+            ):  # results may come for long and move nothing
+                continue
+            else:
+                event = _HEARTBEAT
+            sent = loop.time()
+            yield event
     finally:
+        unwatch()
         subscription.close()
 
 
@@ -95,18 +158,23 @@ async def activity(hub: Hub, load: Activities, heartbeat_seconds: float) -> Asyn
 
 
 async def _first(
-    subscription: Subscription, table: ViewTable, key: tuple[str, ...], token: str | None
+    subscription: Subscription, table: ViewTable, complete: _Completeness, token: str | None
 ) -> bytes:
     """The event that brings a reader up to date, after which the subscription goes on without gap or repeat."""
     resumed = await run_in_threadpool(_since, table, token)
     if resumed is not None:
         subscription.begin(resumed.position)
-        return _event("changes", resumed.position, ChangesEvent([_row_event(row) for row in resumed.rows]))
+        complete.hold(resumed.position)
+        return _event(
+            "changes", resumed.position, ChangesEvent([_row_event(row, table.key) for row in resumed.rows])
+        )
     snapshot = await run_in_threadpool(table.newest, SNAPSHOT_ROWS)
     total = (await run_in_threadpool(table.extent)).rows if snapshot.more else len(snapshot.rows)
     subscription.begin(snapshot.position)
-    rows = [_row_event(row) for row in snapshot.rows]
-    return _event("snapshot", snapshot.position, SnapshotEvent(table.topic, key, rows, snapshot.more, total))
+    complete.hold(snapshot.position)
+    rows = [_row_event(row, table.key) for row in snapshot.rows]
+    event = SnapshotEvent(table.topic, table.key, rows, snapshot.more, total, complete.tell())
+    return _event("snapshot", snapshot.position, event)
 
 
 def _since(table: ViewTable, token: str | None) -> Snapshot | None:
@@ -116,17 +184,16 @@ def _since(table: ViewTable, token: str | None) -> Snapshot | None:
         return None  # a token of another version or of nobody: the reader gets a snapshot
 
 
-def _changes_event(commits: Iterable[Commit]) -> bytes:
+def _changes_event(commits: Sequence[Commit], key: tuple[str, ...]) -> bytes:
     found = [Row(c.key, c.value, c.timestamp_ms) for commit in commits for c in commit.changes]
-    position = [commit.position for commit in commits][-1]
-    return _event("changes", position, ChangesEvent([_row_event(row) for row in found]))
+    return _event("changes", commits[-1].position, ChangesEvent([_row_event(row, key) for row in found]))
 
 
-def _row_event(row: Row) -> RowEvent:
+def _row_event(row: Row, key: tuple[str, ...]) -> RowEvent:
     if row.value is None:
-        return RowEvent(row.key, None, row.timestamp_ms)
+        return RowEvent(row.key, None, row.timestamp_ms, None)
     columns = row.columns() if '"_' in row.value else msgspec.Raw(row.value)
-    return RowEvent(row.key, columns, row.timestamp_ms)
+    return RowEvent(row.key, columns, row.timestamp_ms, row.until(key))
 
 
 def _event(name: str, position: Position | None, data: Any) -> bytes:

@@ -2,7 +2,7 @@
 
 import difflib
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import NoneType
@@ -12,12 +12,16 @@ import msgspec
 
 from headwater.errors import StorageError, UsageError
 from headwater.position import Position
+from headwater.view import ready
 from headwater.view.query import OPERATORS, Filter, Query, number
 
-__all__ = ["Extent", "Row", "Snapshot", "ViewTable"]
+__all__ = ["Complete", "Extent", "Row", "Snapshot", "ViewTable"]
 
 SAMPLE_ROWS = 50
 """The newest rows tell which columns a view has."""
+
+Complete = Callable[[Position], str | None]
+"""Up to when the rows of a table at a position are complete; None when that is not known."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -29,8 +33,23 @@ class Row(msgspec.Struct, frozen=True):
 
     def columns(self) -> dict[str, Any]:
         """The columns that a user sees: those that begin with ``_`` are ours."""
-        values = msgspec.json.decode(self.value or "{}")
-        return {name: value for name, value in values.items() if not name.startswith("_")}
+        return _shown(self._values())
+
+    def marked(self, key: Sequence[str], complete: str | None) -> dict[str, Any]:
+        """The columns that a user sees; those of a row that becomes complete also say whether it is, with ``_ready``."""
+        values = self._values()
+        until = ready.until(values, key)
+        if until is None:
+            return _shown(values)
+        return _shown(values) | {"_ready": complete is not None and until <= complete}
+
+    def until(self, key: Sequence[str]) -> str | None:
+        """When it is complete; None for a row that never is, or that was deleted."""
+        return None if self.value is None else ready.until_of(self.value, key)
+
+    def _values(self) -> dict[str, Any]:
+        values: dict[str, Any] = msgspec.json.decode(self.value or "{}")
+        return values
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -40,6 +59,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     position: Position
     more: bool = False
     """There are rows beyond the limit."""
+    complete: str | None = None
+    """Up to when, where that was asked for and is known."""
 
 
 class Extent(msgspec.Struct, frozen=True):
@@ -53,25 +74,33 @@ class Extent(msgspec.Struct, frozen=True):
 class ViewTable:
     """The read side of one view's file; any thread or process may use it beside the writer.
 
-    Every call is one read transaction of its own. A file that is not there yet is an empty table.
+    Every call is one read transaction of its own. A file that is not there yet is an empty table. ``key`` are
+    the columns of the view's key: the window among them says until when a row may change.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, key: tuple[str, ...] = (), complete: Complete = lambda _: None) -> None:
         self.path = path
         self.topic = path.stem
+        self.key = key
+        self._complete = complete
 
     def rows(self, query: Query | None = None) -> Snapshot:
         """The rows that a query asks for; an unknown column is a UsageError that names the nearest."""
         query = query or Query()
         with self._reading() as connection:
             if connection is None:
-                return Snapshot((), Position())
+                return Snapshot((), Position(), complete=self._complete(Position()))
             _check(connection, query)
+            upto = self._complete(self._position(connection))
             where, parameters = _where(query.filters)
+            if query.ready is not None:
+                condition, more = _ready(self.key, query.ready, upto)
+                where, parameters = f"{where} AND {condition}", parameters | more
             terms = [f"json_extract(value, :o{i}){' DESC' * o.descending}" for i, o in enumerate(query.order)]
             parameters |= {f"o{i}": _path(o.column) for i, o in enumerate(query.order)}
             order = ", ".join([*terms, "key"])
-            return self._snapshot(connection, f"{where} ORDER BY {order}", parameters, query.limit)
+            found = self._snapshot(connection, f"{where} ORDER BY {order}", parameters, query.limit)
+            return msgspec.structs.replace(found, complete=upto)
 
     def newest(self, limit: int) -> Snapshot:
         """The rows that changed last, newest first."""
@@ -159,6 +188,17 @@ def _where(filters: tuple[Filter, ...]) -> tuple[str, dict[str, Any]]:
             f" ELSE {missing} END"
         )
     return " AND ".join(clauses), parameters
+
+
+def _ready(key: tuple[str, ...], wanted: bool, complete: str | None) -> tuple[str, dict[str, Any]]:
+    """Only rows that are complete, or only those that are not yet; one that never is is neither."""
+    until, parameters = ready.until_sql(key)
+    condition = f"{until} <= :complete" if wanted else f"{until} > coalesce(:complete, '')"
+    return condition, {**parameters, "complete": complete}
+
+
+def _shown(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not name.startswith("_")}
 
 
 def _path(column: str) -> str:

@@ -8,11 +8,14 @@
     GET /activity               the numbers of the first page, as they change
     GET /health                 200 while the console works, 503 with the reason when it does not
 
+Rows and views say up to when they are ``complete`` (`headwater.view.ready`).
 Errors are JSON: ``{"error": one line, "what", "got", "expected", "hint"}``.
 """
 
+import asyncio
 import difflib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from headwater.errors import Behind, HeadwaterError, MachineError, StorageError, UsageError
-from headwater.view import fresh, merged, stream
+from headwater.view import fresh, merged, ready, stream
 from headwater.view.push import Hub
 from headwater.view.query import at_least, merge, parse
 from headwater.view.reach import Reach
@@ -70,6 +73,7 @@ class ViewStatus(msgspec.Struct, frozen=True):
     position: str
     changes: int
     changed_at: int | None
+    complete: str | None
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -84,7 +88,10 @@ class Rows(msgspec.Struct, frozen=True):
     key: tuple[str, ...]
     position: str
     rows: list[dict[str, Any]]
+    """Those that become complete say with ``_ready`` whether they are."""
     more: bool
+    complete: str | None = None
+    """Up to when; null when the view does not say."""
 
 
 def build(
@@ -137,25 +144,29 @@ class Pages:
     async def rows(self, request: Request) -> Response:
         view = self._view(request)
         asked, parameters = at_least(request.query_params.multi_items())
+        only, parameters = ready.wanted(parameters)
         wanted, parameters = merge(parameters)
-        query, table = parse(parameters), self._table(view.name)
+        query, table = msgspec.structs.replace(parse(parameters), ready=only), self._table(view)
         if wanted is not None:
             query = merged.query(query, wanted)
+        await self._reach.settle(view.name)
         if asked is None:
             found = await run_in_threadpool(table.rows, query)
         else:
             found = await fresh.rows(self._reach, self._hub, table, query, asked)
         if wanted is not None:
             answers = await run_in_threadpool(merged.answers, found, wanted)
-            return _json(Rows(view.name, wanted.by, str(found.position), answers, more=False))
-        rows = [row.columns() for row in found.rows]
-        return _json(Rows(view.name, view.key, str(found.position), rows, found.more))
+            return _json(
+                Rows(view.name, wanted.by, str(found.position), answers, more=False, complete=found.complete)
+            )
+        rows = [row.marked(view.key, found.complete) for row in found.rows]
+        return _json(Rows(view.name, view.key, str(found.position), rows, found.more, found.complete))
 
     async def changes(self, request: Request) -> Response:
         view = self._view(request)
         token = request.headers.get("last-event-id") or request.query_params.get("since")
-        table = self._table(view.name)
-        return _events(stream.changes(self._hub, table, view.key, token, self._heartbeat_seconds))
+        table = self._table(view)
+        return _events(stream.changes(self._hub, self._reach, table, token, self._heartbeat_seconds))
 
     async def activity(self, _request: Request) -> Response:
         return _events(stream.activity(self._hub, self._status, self._heartbeat_seconds))
@@ -167,17 +178,22 @@ class Pages:
 
     async def _status(self) -> Status:
         info = self._info()
+        await asyncio.gather(*(self._reach.settle(view.name) for view in info.views))
         views = await run_in_threadpool(lambda: tuple(self._view_status(view) for view in info.views))
         return Status(info.app, info.log, info.problem, views)
 
     def _view_status(self, view: ViewInfo) -> ViewStatus:
-        extent = self._table(view.name).extent()
+        extent = self._table(view).extent()
         seen = self._hub.activity(view.name)
         changed_at = seen.changed_at_ms or extent.changed_at_ms
-        return ViewStatus(view.name, view.key, extent.rows, str(extent.position), seen.changes, changed_at)
+        complete = self._reach.complete(view.name, extent.position)
+        return ViewStatus(
+            view.name, view.key, extent.rows, str(extent.position), seen.changes, changed_at, complete
+        )
 
-    def _table(self, view: str) -> ViewTable:
-        return ViewTable(self._folder / f"{view}.db")
+    def _table(self, view: ViewInfo) -> ViewTable:
+        complete = partial(self._reach.complete, view.name)
+        return ViewTable(self._folder / f"{view.name}.db", view.key, complete)
 
     def _view(self, request: Request) -> ViewInfo:
         name = request.path_params["name"]

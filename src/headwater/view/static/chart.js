@@ -34,12 +34,12 @@ function series(entries, key, windowColumn, measure) {
   const others = key.filter((column) => column !== windowColumn);
   const starts = [...new Set(entries.map((entry) => entry.start))].sort((a, b) => a - b).slice(-WINDOWS_MAX);
   const groups = new Map();
-  for (const { row, start } of entries) {
+  for (const { row, start, provisional } of entries) {
     const value = numeric(row[measure]);
     if (start < starts[0] || value === null) continue;
     const name = others.map((column) => String(row[column] ?? "–")).join(" · ") || measure;
     if (!groups.has(name)) groups.set(name, []);
-    groups.get(name).push({ x: start, y: value });
+    groups.get(name).push({ x: start, y: value, provisional });
   }
   const all = [...groups].map(([name, points]) => {
     points.sort((a, b) => a.x - b.x);
@@ -48,6 +48,18 @@ function series(entries, key, windowColumn, measure) {
   all.sort((a, b) => b.sum - a.sum || (a.name < b.name ? -1 : 1));
   return { all, starts };
 }
+
+/** A line cut where it becomes provisional: the way to a provisional point is so too. */
+function stretches(points) {
+  const found = [{ provisional: points[0].provisional, points: [points[0]] }];
+  points.slice(1).forEach((point, i) => {
+    if (point.provisional !== found.at(-1).provisional) found.push({ provisional: point.provisional, points: [points[i]] });
+    found.at(-1).points.push(point);
+  });
+  return found;
+}
+
+const figure = (point, format) => h("b", { class: point.provisional ? "provisional" : null }, format(point.y));
 
 export class Chart {
   constructor(element, legend) {
@@ -69,7 +81,7 @@ export class Chart {
   lines(entries, key, windowColumn, measure) {
     const timed = entries
       .filter((entry) => isWindow(entry.row[windowColumn]))
-      .map((entry) => ({ row: entry.row, start: Date.parse(entry.row[windowColumn].start) }));
+      .map((entry) => ({ row: entry.row, provisional: entry.provisional, start: Date.parse(entry.row[windowColumn].start) }));
     const { all, starts } = series(timed, key, windowColumn, measure);
     const shown = all.slice(0, SERIES_MAX);
     this.assignColors(shown);
@@ -97,14 +109,13 @@ export class Chart {
   }
 
   line({ points, color }, x, y) {
-    const path = points.map((point, i) => `${i ? "L" : "M"}${x(point.x).toFixed(1)} ${y(point.y).toFixed(1)}`).join("");
+    const place = (point) => `${x(point.x).toFixed(1)} ${y(point.y).toFixed(1)}`;
     const end = points.at(-1);
-    return s(
-      "g",
-      { class: `series c${color}` },
-      s("path", { d: path }),
-      s("circle", { cx: x(end.x), cy: y(end.y), r: 3.5 }),
+    const paths = stretches(points).map(({ provisional, points: stretch }) =>
+      s("path", { class: provisional ? "provisional" : null, d: `M${stretch.map(place).join("L")}` }),
     );
+    const dot = s("circle", { class: end.provisional ? "provisional" : null, cx: x(end.x), cy: y(end.y), r: 3.5 });
+    return s("g", { class: `series c${color}` }, ...paths, dot);
   }
 
   /** A line under the pointer with the values of that window, kept while the data moves on. */
@@ -119,7 +130,7 @@ export class Chart {
       mark.replaceChildren(s("line", { x1: at, x2: at, y1: PAD.top, y2: HEIGHT - PAD.bottom }));
       const lines = plot.shown.flatMap((line) => {
         const point = line.points.find((candidate) => candidate.x === start);
-        return point ? [h("li", { class: `c${line.color}` }, h("span", {}, line.name), h("b", {}, number(point.y)))] : [];
+        return point ? [h("li", { class: `c${line.color}` }, h("span", {}, line.name), figure(point, number))] : [];
       });
       tip.replaceChildren(h("strong", {}, time(start)), h("ul", {}, ...lines));
       tip.hidden = false;
@@ -140,7 +151,7 @@ export class Chart {
   }
 
   bars(entries, measure) {
-    const all = entries.map((entry) => ({ name: entry.label, value: numeric(entry.row[measure]) ?? 0 }));
+    const all = entries.map((entry) => ({ name: entry.label, value: numeric(entry.row[measure]) ?? 0, provisional: entry.provisional }));
     all.sort((a, b) => b.value - a.value || (a.name < b.name ? -1 : 1));
     const shown = all.slice(0, BARS_MAX);
     const width = Math.max(280, this.element.clientWidth);
@@ -156,7 +167,7 @@ export class Chart {
       const name = bar.name.length > letters ? `${bar.name.slice(0, letters - 1)}…` : bar.name;
       svg.append(
         s("text", { class: "name", x: left - 10, y: top + 16, "text-anchor": "end" }, name),
-        s("rect", { class: "bar-rect", x: left, y: top + 3, width: length, height: BAR - 9, rx: 3 }),
+        s("rect", { class: bar.provisional ? "bar-rect provisional" : "bar-rect", x: left, y: top + 3, width: length, height: BAR - 9, rx: 3 }),
         s("text", { class: "tick", x: left + length + 8, y: top + 16 }, short(bar.value)),
       );
     });
@@ -166,7 +177,7 @@ export class Chart {
 
   drawLegend(shown, total) {
     const items = shown.map((line) =>
-      h("li", { class: `c${line.color}` }, h("span", {}, line.name), h("b", {}, short(line.points.at(-1).y))),
+      h("li", { class: `c${line.color}` }, h("span", {}, line.name), figure(line.points.at(-1), short)),
     );
     if (total > shown.length) items.push(h("li", { class: "rest" }, `and ${number(total - shown.length)} more`));
     this.legend.replaceChildren(...items);

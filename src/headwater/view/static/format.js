@@ -11,6 +11,7 @@ const compact = new Intl.NumberFormat(undefined, { notation: "compact", maximumF
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const clockSeconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const dayClock = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+const dayClockSeconds = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const relative = new Intl.RelativeTimeFormat(undefined, { numeric: "always", style: "narrow" });
 
 export const isTimestamp = (value) => typeof value === "string" && TIMESTAMP.test(value);
@@ -48,6 +49,12 @@ export function time(when) {
   const at = new Date(when);
   if (!sameDay(at, new Date())) return dayClock.format(at);
   return at.getSeconds() ? clockSeconds.format(at) : clock.format(at);
+}
+
+/** A moment to the second, even where that is a round one. */
+export function moment(when) {
+  const at = new Date(when);
+  return (sameDay(at, new Date()) ? clockSeconds : dayClockSeconds).format(at);
 }
 
 /** A tick on a time axis whose ticks are `step` milliseconds apart. */

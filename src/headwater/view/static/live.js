@@ -3,16 +3,17 @@
 import { Chart } from "./chart.js";
 import { byId, h, text } from "./dom.js";
 import { open } from "./feed.js";
-import { ago, cell, isWindow, number, numeric, short } from "./format.js";
+import { ago, cell, isWindow, moment, number, numeric, short } from "./format.js";
 import { RowTable } from "./rows.js";
 
 const ROWS_MAX = 20000;
 const COLUMN_SAMPLE = 50;
 const RATE_SECONDS = 5;
 const FRAME_MS = 100;
+const NOTHING = "0001-"; // what a view is complete up to that has heard nothing yet begins so
 
 const name = decodeURIComponent(location.pathname.replace(/^\/live\//, ""));
-const rows = new Map(); // key -> {key, row, at, label, search}, oldest change first
+const rows = new Map(); // key -> {key, row, at, until, provisional, label, search}, oldest change first
 const counts = []; // changes in each of the last seconds
 const table = new RowTable(byId("head"), byId("body"), () => schedule());
 const chart = new Chart(byId("chart"), byId("legend"));
@@ -20,15 +21,16 @@ let key = [];
 let unseen = 0; // rows on the server that this page was not sent
 let arrived = 0;
 let last = null;
+let complete = null; // up to when, as text of the same form as each row's `until`; null where the view does not say
 let scheduled = false;
 let drawnAt = 0;
 let measures = [];
 
-function put({ key: id, row, at }, fresh) {
+function put({ key: id, row, at, until }, fresh) {
   rows.delete(id);
   if (row === null) return;
   const label = key.map((column) => cell(row[column])).join(" · ") || id;
-  rows.set(id, { key: id, row, at, label, fresh, search: Object.values(row).map(cell).join(" ").toLowerCase() });
+  rows.set(id, { key: id, row, at, until, label, fresh, search: Object.values(row).map(cell).join(" ").toLowerCase() });
   if (rows.size > ROWS_MAX) {
     rows.delete(rows.keys().next().value);
     unseen += 1;
@@ -55,6 +57,14 @@ function chooseMeasures(entries, columns) {
   select.closest("label").hidden = found.length < 2;
 }
 
+function drawComplete() {
+  const element = byId("complete");
+  element.hidden = complete === null;
+  if (complete === null) return;
+  const nothing = complete.startsWith(NOTHING);
+  text(element, nothing ? "Nothing complete yet" : `Complete up to ${moment(complete)}, ${ago(Date.parse(complete))}`);
+}
+
 function drawFigures(shown, matching) {
   text(byId("count"), number(rows.size + unseen));
   text(byId("last"), ago(last));
@@ -72,6 +82,7 @@ function draw() {
   scheduled = false;
   drawnAt = performance.now();
   const entries = [...rows.values()];
+  for (const entry of entries) entry.provisional = complete !== null && entry.until !== null && entry.until > complete;
   const columns = columnsOf(entries);
   const windowColumn = key.find((column) => entries.some((entry) => isWindow(entry.row[column])));
   chooseMeasures(entries, columns);
@@ -86,6 +97,7 @@ function draw() {
     chart.draw(matching, key, measure);
   }
   drawFigures(shown, matching.length);
+  drawComplete();
 }
 
 function schedule() {
@@ -97,6 +109,7 @@ function schedule() {
 function onSnapshot(data) {
   rows.clear();
   key = data.key;
+  complete = data.complete;
   unseen = data.total - data.rows.length;
   byId("key").replaceChildren("Key ", ...key.map((column) => h("span", { class: "chip" }, column)));
   for (const change of data.rows.reverse()) put(change, false);
@@ -111,11 +124,16 @@ function onChanges({ changes }) {
   schedule();
 }
 
+function onComplete(data) {
+  complete = data.complete;
+  schedule();
+}
+
 document.title = `${name} · Headwater`;
 text(byId("name"), name);
 byId("filter").addEventListener("input", schedule);
 byId("measure").addEventListener("change", schedule);
-open(`/views/${encodeURIComponent(name)}/changes`, { snapshot: onSnapshot, changes: onChanges });
+open(`/views/${encodeURIComponent(name)}/changes`, { snapshot: onSnapshot, changes: onChanges, complete: onComplete });
 setInterval(() => {
   counts.push(arrived);
   if (counts.length > RATE_SECONDS) counts.shift();

@@ -92,13 +92,17 @@ export class RowTable {
       entry.fresh = false;
       row.drawn = entry;
     }
+    row.element.classList.toggle("provisional", entry.provisional);
+    row.mark.hidden = !entry.provisional;
     text(row.at, ago(entry.at));
     return row;
   }
 
   makeRow() {
     const cells = this.columns.map((column) => h("td", { "data-testid": `cell-${column}` }));
-    const at = h("td", { class: "number quiet" });
-    return { element: h("tr", {}, ...cells, at), cells, at, drawn: null };
+    const mark = h("span", { class: "mark", title: "This row may still change: its time is not over yet", hidden: "" }, "provisional");
+    const at = h("span");
+    const element = h("tr", {}, ...cells, h("td", { class: "number quiet" }, mark, at));
+    return { element, cells, at, mark, drawn: null };
   }
 }
