@@ -134,7 +134,7 @@ def test_provisional_rows_are_drawn_apart_until_the_view_is_complete(console, bo
     nine_us = 1_767_603_600_000_000
     rows = {f"{c}{m}": json.dumps(row(c, m + 1, m)).encode() for c in ("DE", "FR") for m in range(0, 30, 5)}
     driver.publish({"orders": {0: 1}}, rows)
-    driver.publish({"orders": {0: 2}}, watermark=nine_us + 20 * 60_000_000)
+    driver.publish({"orders": {0: 2}}, complete=nine_us + 20 * 60_000_000)
     page.goto(f"{console.url}/live/{revenue}")
     head, marks = page.get_by_test_id("complete"), page.locator("#body .mark:visible")
 
@@ -152,10 +152,10 @@ def test_provisional_rows_are_drawn_apart_until_the_view_is_complete(console, bo
         ]
         assert colors[0] != colors[1]
 
-    driver.publish({"orders": {0: 3}}, watermark=nine_us + 25 * 60_000_000)
+    driver.publish({"orders": {0: 3}}, complete=nine_us + 25 * 60_000_000)
     expect(head).to_contain_text("09:25:00")
     expect(page.locator("#body tr.provisional")).to_have_count(2)
-    driver.publish({"orders": {0: 4}}, watermark=nine_us + 30 * 60_000_000)
+    driver.publish({"orders": {0: 4}}, complete=nine_us + 30 * 60_000_000)
     expect(head).to_contain_text("09:30:00")
     expect(page.locator(".provisional")).to_have_count(0)
     expect(marks).to_have_count(0)
