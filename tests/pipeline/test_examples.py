@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import headwater as hw
+from headwater import merge, testing
 from headwater.client import Client
 from headwater.pipeline.batch import rows
 from headwater.pipeline.topics import Topics
@@ -124,3 +125,54 @@ def test_a_redeploy_makes_no_false_spike_in_event_time(shop):
     assert [by_count.get(each, 0) for each in at] == [60] * 4 + [0] * 5 + [360, 60, 60]
     assert results(client, "rate")[-1].late == 0
     assert draw.draw(client) == (EXAMPLES / "redeploy" / "redeploy.svg").read_text()
+
+
+def test_visits_join_and_end_although_nobody_says_so():
+    app = hw.App.load(str(EXAMPLES / "sessions" / "app.py"))
+
+    def click(user: str, minute: int, page: str) -> dict:
+        return {"user": user, "page": page, "at": BEGIN + minute * MINUTE}
+
+    with testing.views(app, now=BEGIN) as t:
+        t.send("clicks", click("ann", 0, "/"), click("ann", 50, "/shoes"), click("bob", 10, "/"))
+        assert [(row["user"], row["clicks"]) for row in t.rows("visits")] == [
+            ("ann", 1),
+            ("ann", 1),
+            ("bob", 1),
+        ]
+        t.send("clicks", click("ann", 25, "/tunnel"))
+        (visit,) = [row for row in t.rows("visits") if row["user"] == "ann"]
+        assert (visit["clicks"], visit["landing"], visit["exit"]) == (3, "/", "/shoes")
+        assert visit["window"] == {"start": BEGIN, "end": BEGIN + 80 * MINUTE}
+        assert [row["pages"] for row in t.rows("long_visits")] == [3]
+        assert t.rows("ended") == []
+        t.advance("40 minutes")
+        assert [(row["user"], row["clicks"]) for row in t.rows("ended")] == [("ann", 3)]
+        for view in app.graph().views:
+            t.check(view)
+
+
+def test_percentiles_of_minutes_are_merged_to_those_of_an_hour():
+    app = hw.App.load(str(EXAMPLES / "percentiles" / "app.py"))
+    times = {minute: [float(minute * 100 + n) for n in range(100)] for minute in range(5)}
+    with testing.views(app) as t:
+        for minute, found in times.items():
+            at = BEGIN + minute * MINUTE
+            t.send(
+                "requests",
+                *(
+                    {"service": "web", "user": f"u{n % 30}", "milliseconds": ms, "at": at}
+                    for n, ms in enumerate(found)
+                ),
+            )
+        minutes = t.rows("minutes")
+    assert [row["requests"] for row in minutes] == [100] * 5
+    assert all(abs(row["users"]["estimate"] - 30) <= 1 for row in minutes)
+    first, *rest = (row["times"]["sketch"] for row in minutes)
+    hour = merge.begin(first)
+    for sketch in rest:
+        merge.add(hour, sketch)
+    every = sorted(ms for found in times.values() for ms in found)
+    for name, rank in (("p50", 0.5), ("p99", 0.99)):
+        found = hour.estimate(minutes[0]["times"]["estimate"])[name]
+        assert abs(every.index(found) / len(every) - rank) <= 2 * hour.error

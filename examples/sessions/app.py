@@ -1,0 +1,45 @@
+"""What people do in a visit: sessions of clicks, live, and complete ones for the newsletter.
+
+headwater up examples/sessions/app.py
+"""
+
+from datetime import datetime
+
+from pyspark.sql import DataFrame
+
+import headwater as hw
+
+app = hw.App("sessions")
+
+
+class Click(hw.Event):
+    user: str
+    page: str
+    at: datetime
+
+
+app.stream("clicks", Click, key="user", time="at", delay="5 minutes")
+
+VISIT = {"clicks": "count(*)", "landing": "first(page)", "exit": "last(page)"}
+
+
+@app.view(key=["user", "window"], late=hw.correct("1 day"))
+def visits(clicks: DataFrame) -> DataFrame:
+    """As they go on: a click may still join two of them."""
+    return hw.sessions(clicks, "user", time="at", gap="30 minutes", **VISIT)
+
+
+@app.view(key=["user", "window"], emit="ready")
+def ended(clicks: DataFrame) -> DataFrame:
+    """Once nobody clicks any more, although nobody says so."""
+    return hw.sessions(clicks, "user", time="at", gap="30 minutes", **VISIT).where("clicks > 1")
+
+
+app.sql(
+    "long_visits",
+    """SELECT user, window, pages
+       FROM sessions(clicks, key => 'user', time => 'at', gap => '30 minutes', pages => 'count(page)')
+       WHERE window.end - window.start > INTERVAL 1 HOUR""",
+    key=["user", "window"],
+    late=hw.correct("1 day"),
+)
