@@ -47,6 +47,7 @@ KINDS = {
     "stage": Kind(STAGE, "kills", 10, (0, 29), variant="stage"),
     "stage-kafka": Kind(STAGE, "kills", 10, (0, 9), variant="stage-kafka"),
     "stage-executor": Kind(STAGE, "kills", 10, (0, 4), variant="stage-executor"),
+    "time": Kind("pipeline/test_any_order.py", "orders of arrival", 1, (0, 99), "TIME_SEED", "TIME_SEEDS"),
     "fuzz": Kind("kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
 }
 
