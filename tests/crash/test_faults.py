@@ -34,6 +34,7 @@ def test_a_whole_run_is_what_was_promised():
         "stage": 300,
         "stage-kafka": 100,
         "stage-executor": 50,
+        "time": 100,
         "fuzz": 100_000,
     }
 
