@@ -23,8 +23,8 @@ FIRST = int(os.environ.get("TIME_SEED", "0"))
 SEEDS = int(os.environ.get("TIME_SEEDS", "1"))
 BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
 KEYS = 12
-BATCHES = 4
-EVENTS = 150
+BATCHES = 3
+EVENTS = 120
 INVALID = 3
 AGGREGATES = {"n": "count(*)", "cents": "sum(cents)", "first": "first(order_id)", "last": "last(order_id)"}
 

@@ -103,7 +103,7 @@ def _steps(plan: Any) -> Iterator[str]:
                 seen[each.exprId()] = _plain(each.toString())
                 used += [below.exprId() for below in catalyst.items(each.references().toSeq())]
         yield from sorted(seen.values())
-        yield _plain(node.simpleString(FIELDS_MAX))
+        yield _plain(node.simpleString(FIELDS_MAX)).lstrip("~")  # Spark's mark of streams
 
 
 def _plain(text: str) -> str:

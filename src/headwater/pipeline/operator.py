@@ -128,7 +128,7 @@ class Logic(Protocol):
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied: ...
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True):
+class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """What is true of most logics: no time-outs, and state that is keys and values."""
 
     timed: str = ""

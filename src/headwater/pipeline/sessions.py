@@ -22,6 +22,7 @@ from headwater.pipeline.aggregate import Aggregates, Partial
 from headwater.pipeline.layout import FORGETTING
 from headwater.pipeline.operator import Applied, Moment, Spec, State
 from headwater.pipeline.windowed import Ordered
+from headwater.pipeline.wire import GONE, UNTIL
 
 __all__ = ["Sessions"]
 
@@ -121,8 +122,8 @@ class Sessions(Spec, frozen=True, kw_only=True):
             windowed.keys(found, self.key, [number for number, _, _ in out])
             | {windowed.WINDOW: windowed.windows([session.first for _, session, _ in out], ends)}
             | columns
-            | {windowed.GONE: pa.array([gone for _, _, gone in out], pa.bool_())}
-            | {windowed.UNTIL: windowed.stamps([end + 1 for end in ends])}
+            | {GONE: pa.array([gone for _, _, gone in out], pa.bool_())}
+            | {UNTIL: windowed.stamps([end + 1 for end in ends])}
         )
 
 

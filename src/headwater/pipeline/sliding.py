@@ -21,6 +21,7 @@ from headwater.pipeline.aggregate import Aggregates, Partial
 from headwater.pipeline.layout import FORGETTING
 from headwater.pipeline.operator import Applied, Moment, Spec, State
 from headwater.pipeline.windowed import Ordered
+from headwater.pipeline.wire import UNTIL
 
 __all__ = ["Sliding"]
 
@@ -42,7 +43,7 @@ class Sliding(Spec, frozen=True, kw_only=True):
 
     def schema(self, rows: StructType) -> StructType:
         windowed.check_time(self.kind, rows, self.time)
-        hidden = {windowed.UNTIL: TimestampType()}
+        hidden = {UNTIL: TimestampType()}
         return windowed.fields(self.kind, rows, self.key, self.aggregates, hidden)
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:
@@ -103,7 +104,7 @@ class Sliding(Spec, frozen=True, kw_only=True):
             windowed.keys(found, self.key, [number for number, _, _ in out])
             | {windowed.WINDOW: spans}
             | self.aggregates.columns([partial for _, _, partial in out])
-            | {windowed.UNTIL: windowed.stamps([time + 1 for time in times])}
+            | {UNTIL: windowed.stamps([time + 1 for time in times])}
         )
 
 

@@ -11,11 +11,10 @@ from pyspark.sql.types import BooleanType, StructField, StructType, TimestampTyp
 from headwater.errors import UsageError
 from headwater.late import duration_us
 from headwater.pipeline.aggregate import Aggregates
+from headwater.pipeline.wire import GONE, UNTIL
 
 __all__ = [
-    "GONE",
     "HIDDEN",
-    "UNTIL",
     "WINDOW",
     "Ordered",
     "check_time",
@@ -28,10 +27,6 @@ __all__ = [
 ]
 
 WINDOW = "window"
-GONE = "_gone"
-"""True: the row with this key is no longer there."""
-UNTIL = "_until"
-"""The watermark with which a row is complete."""
 TIMES = pa.timestamp("us", "UTC")
 
 
