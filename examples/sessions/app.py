@@ -29,7 +29,7 @@ def visits(clicks: DataFrame) -> DataFrame:
     return hw.sessions(clicks, "user", time="at", gap="30 minutes", **VISIT)
 
 
-@app.view(key=["user", "window"], emit="ready")
+@app.view(key=["user", "window"], emit="ready", late=hw.correct("1 day"))
 def ended(clicks: DataFrame) -> DataFrame:
     """Once nobody clicks any more, although nobody says so."""
     return hw.sessions(clicks, "user", time="at", gap="30 minutes", **VISIT).where("clicks > 1")

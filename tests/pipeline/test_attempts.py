@@ -18,7 +18,6 @@ from headwater.pipeline.runner import Runner
 from headwater.pipeline.state import Place, Shard, contents
 from headwater.result import File, Result, files_of, results
 from ordershop import Shop, orders
-from pipeline.driver import spark_home
 from pipeline.lives import run_folder
 
 pytestmark = pytest.mark.spark
@@ -141,79 +140,3 @@ def test_a_batch_is_restarted_with_another_number_of_tasks(shop, tmp_path):
     Runner(app, wider).once()
     assert {row["n"] for row in shop.table(view).values()} == {20}
     assert [row["_revision"] for _, row, _ in shop.records(view)] == [1, 1, 1, 2, 2, 2]
-
-
-SPECULATING = """
-    import os
-    import sys
-    import time
-    from pathlib import Path
-
-    import headwater as hw
-    from pyspark import TaskContext
-
-    sys.path.insert(0, {tests!r})
-    from ordershop import Order
-
-    app = hw.App("shop")
-    app.stream("orders", Order, key="customer_id", time="at", topic={topic!r})
-
-
-    def slow(batches):
-        marks = Path({marks!r})
-        task = TaskContext.get()
-        (marks / f"{{task.partitionId()}}-{{task.attemptNumber()}}").touch()
-        for batch in batches:
-            yield batch
-        limit = time.monotonic() + 60
-        # The first attempt of one task has written its file, and ends when Spark has started a second one, and takes the answer of that.
-        while task.partitionId() == 0 and task.attemptNumber() == 0 and time.monotonic() < limit:
-            if (marks / "0-1").exists():
-                time.sleep(3)
-                break
-            time.sleep(0.05)
-
-
-    @app.view(key="customer_id", name={view!r})
-    def counted(orders):
-        return hw.count(orders, "customer_id", column="n").mapInArrow(slow, "customer_id long, n long")
-"""
-SPECULATION = (
-    "-Dspark.speculation=true -Dspark.speculation.interval=100ms -Dspark.speculation.quantile=0.5 "
-    "-Dspark.speculation.multiplier=1.1 -Dspark.speculation.minTaskRuntime=200ms"
-)
-ONCE = """
-    import sys
-    import headwater as hw
-    from headwater.config import load
-    from headwater.pipeline.runner import Runner
-
-    Runner(hw.App.load(sys.argv[1]), load()).once()
-"""
-
-
-def test_sparks_own_speculation_changes_nothing(shop, tmp_path):
-    """Executors are processes of their own; a task that takes long is run twice by Spark, and both attempts write their file."""
-    shop.make("orders")
-    marks, file = tmp_path / "marks", tmp_path / "app.py"
-    marks.mkdir()
-    given = {"tests": str(Path(__file__).parents[1]), "marks": str(marks)}
-    file.write_text(
-        textwrap.dedent(SPECULATING).format(topic=shop.name("orders"), view=shop.name("counted"), **given)
-    )
-    environment = os.environ | shop.settings.environ()
-    environment |= {"HEADWATER_SPARK": "local-cluster[2,1,1024]", "SPARK_HOME": str(spark_home(tmp_path))}
-    environment |= {"JAVA_TOOL_OPTIONS": f"-XX:TieredStopAtLevel=1 {SPECULATION}"}
-    for sent in (200, 400):
-        shop.send(orders(200, start=sent - 200))
-        subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(ONCE), str(file)],
-            env=environment, capture_output=True, timeout=240, check=True,
-        )  # fmt: skip
-        assert counts(shop) == expected(sent)
-        assert (marks / "0-1").exists()
-        (marks / "0-1").unlink()
-    assert [result.batch for result in known(shop, shop.name("counted"))] == [0, 1]
-    assert Counter(key for key, _, _ in shop.records(shop.name("counted"))) == {
-        str(customer): 2 for customer in expected(200)
-    }
