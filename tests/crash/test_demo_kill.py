@@ -30,6 +30,7 @@ def run_to_the_end(demo, part):
 
 @pytest.mark.timeout(600)
 @pytest.mark.spark
+@pytest.mark.own_spark
 def test_views_are_right_after_kill_9_of_the_spark_driver(tmp_path):
     with DemoProcess(tmp_path / "demo", SECONDS) as demo:
         demo.wait_for_rows("revenue", 8)
@@ -41,6 +42,7 @@ def test_views_are_right_after_kill_9_of_the_spark_driver(tmp_path):
 
 @pytest.mark.timeout(600)
 @pytest.mark.spark
+@pytest.mark.own_spark
 def test_views_are_right_after_kill_9_of_the_broker(tmp_path):
     with DemoProcess(tmp_path / "demo", SECONDS) as demo:
         demo.wait_for_rows("revenue", 8)
@@ -50,6 +52,7 @@ def test_views_are_right_after_kill_9_of_the_broker(tmp_path):
 
 @pytest.mark.timeout(300)
 @pytest.mark.spark
+@pytest.mark.own_spark
 def test_nothing_is_left_of_a_demo_that_was_killed_itself(tmp_path):
     with DemoProcess(tmp_path / "demo", SECONDS) as demo:
         wait_until(demo.has_driver, 60, "the Spark driver")

@@ -31,6 +31,7 @@ def page():
 
 @pytest.mark.timeout(400)
 @pytest.mark.spark
+@pytest.mark.own_spark
 def test_a_number_on_the_page_changes_without_reloading_and_the_demo_ends_with_every_number_right(
     page, tmp_path
 ):

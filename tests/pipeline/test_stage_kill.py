@@ -22,7 +22,7 @@ from pipeline.driver import Driver, driving, own_shop, spark_home
 from pipeline.lives import APP, JVM, KILLS_PER_SEED, OF_DRIVER, VIEWS, Life, faults, plans
 from servers import BrokerProcess, KafkaProcess, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.own_spark, pytest.mark.timeout(3600)]
 
 KILLS = int(os.environ.get("CRASH_ROUNDS", "10"))
 FIRST_SEED = int(os.environ.get("CRASH_SEED", "0"))
