@@ -157,7 +157,7 @@ def test_a_window_is_completed_by_the_clock_when_nothing_more_comes(shop):
 @pytest.mark.spark
 def test_a_row_that_no_longer_fits_a_filter_leaves_the_view(shop):
     shop.make("orders")
-    app, name, few = declared(shop), shop.name("few"), shop.name("german")
+    app, name, few, all_of = declared(shop), shop.name("few"), shop.name("german"), shop.name("appended")
 
     @app.view(key="country", name=name)
     def some(orders):
@@ -167,6 +167,8 @@ def test_a_row_that_no_longer_fits_a_filter_leaves_the_view(shop):
     app.sql(
         few, "SELECT country, count(*) AS n FROM orders GROUP BY country HAVING country = 'de'", key="country"
     )
+    having = "SELECT country, count(*) AS n FROM orders GROUP BY country HAVING n < 3"
+    app.sql(all_of, having, key="country", append=True)
     for part, expected in (
         ([order(1, 0), order(2, 0, "fr")], {}),
         ([order(3, 0), order(4, 0, "fr")], {"de": 2, "fr": 2}),
@@ -176,6 +178,9 @@ def test_a_row_that_no_longer_fits_a_filter_leaves_the_view(shop):
         Runner(app, shop.settings).once()
         assert {key: row["n"] for key, row in shop.table(name).items()} == expected
     assert {key: row["n"] for key, row in shop.table(few).items()} == {"de": 3}
+    assert sorted((key, row["n"]) for key, row, _ in shop.records(all_of)) == [
+        ("de", 1), ("de", 2), ("fr", 1), ("fr", 2),
+    ]  # fmt: skip
     assert {key: row["n"] for key, row in rows(app, shop.settings)[name].items()} == {"fr": 2}
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from headwater.errors import UsageError
+from headwater.graph import View
 from headwater.pipeline import catalyst
 from headwater.pipeline.operator import FILE
 from headwater.pipeline.wire import GONE, UNTIL, is_window
@@ -24,8 +25,11 @@ THROUGH = {"Project", "Filter", "SubqueryAlias", "View", "CollectMetrics"}
 """Nodes that say something of each row by itself."""
 
 
-def followed(rows: DataFrame, view: str) -> DataFrame:
-    """The rows with the hidden columns that belong to them. UsageError when something is made of rows that may still change."""
+def followed(rows: DataFrame, view: View) -> DataFrame:
+    """The rows with the hidden columns that belong to them. UsageError when something is made of rows that may still change.
+
+    In a view that appends no row replaces another, so that none has to be taken out: its filters stay as they are.
+    """
     plan = catalyst.plan(rows)
     if not _changes(plan):
         return rows
@@ -42,14 +46,14 @@ def until_expression(kind: StructType, key: tuple[str, ...]) -> str | None:
     return f"unix_micros(array_max(array({', '.join(ends)})))"
 
 
-def _walk(rows: DataFrame, node: Any, view: str) -> Any:
+def _walk(rows: DataFrame, node: Any, view: View) -> Any:
     """The part of a plan that is above what makes changing rows, from the top down."""
     kind = node.nodeName()
     if kind not in THROUGH:
         _check(node, view)
         return node
     child = _walk(rows, node.child(), view)
-    if kind == "Filter" and not _settled(node.condition(), child):
+    if kind == "Filter" and not view.append and not _settled(node.condition(), child):
         return _marked(rows, node.condition(), child)
     if kind == "Project":
         missing = [
@@ -77,12 +81,12 @@ def _has(node: Any, name: str) -> bool:
     return any(each.name() == name for each in catalyst.items(node.output()))
 
 
-def _check(node: Any, view: str) -> None:
+def _check(node: Any, view: View) -> None:
     """Nothing may be made of rows that are taken back later, since Spark would count both."""
     for child in catalyst.items(node.children()):
         if _hides(child) and not _hides(node):
             raise UsageError(
-                f"view {view!r} goes on with {node.nodeName()} behind rows that may still change",
+                f"view {view.name!r} goes on with {node.nodeName()} behind rows that may still change",
                 expected="select, filter, or nothing behind sessions and sliding windows",
                 hint="publish them as a view of their own",
             )

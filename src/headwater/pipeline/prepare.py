@@ -61,7 +61,7 @@ def _build(
     with operator.building(site):
         frame = query.build(spark, view, inputs)
     if view.latency != "realtime":
-        frame = changing.followed(frame, view.name)
+        frame = changing.followed(frame, view)
     wire.check(frame, view)
     plan.check_windows(frame, view)
     return frame, site

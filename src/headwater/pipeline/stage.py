@@ -17,6 +17,8 @@ def staged(rows: DataFrame, view: View, site: Site, *, judged: bool) -> DataFram
     """What comes out is only what the shards have written."""
     logic = _logic(view)
     site.add(PUBLISH, logic, rows)
+    if view.append and wire.GONE in rows.columns:
+        rows = rows.where(f"NOT coalesce({wire.GONE}, false)")
     key, value = wire.expressions(rows.schema, view)
     columns = [f"{value} AS _value", f"{key} AS _key"]
     if view.emit == "ready":
