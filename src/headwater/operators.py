@@ -70,6 +70,7 @@ def distinct(rows: "DataFrame", key: str | Sequence[str], *, time: str, within: 
     from headwater.pipeline.distinct import Distinct
 
     within_us = windowed.length_us("distinct", "within", within)
+    windowed.check_event_time("distinct", rows, time)
     return operator.run(Distinct(key=_names(key), time=time, within_us=within_us), rows)
 
 
@@ -94,6 +95,7 @@ def sessions(
 
     gap_us = windowed.length_us("sessions", "gap", gap)
     found = parsed("sessions", aggregates, rows.schema)
+    windowed.check_event_time("sessions", rows, time)
     return operator.run(Sessions(key=_names(key), time=time, gap_us=gap_us, aggregates=found), rows)
 
 
@@ -111,6 +113,7 @@ def sliding(
 
     size_us = windowed.length_us("sliding", "size", size)
     found = parsed("sliding", aggregates, rows.schema)
+    windowed.check_event_time("sliding", rows, time)
     return operator.run(Sliding(key=_names(key), time=time, size_us=size_us, aggregates=found), rows)
 
 

@@ -195,6 +195,21 @@ def test_a_view_without_windows_has_nothing_to_wait_for(shop):
 
 
 @pytest.mark.spark
+def test_sessions_by_another_time_than_that_of_the_stream_are_refused(shop):
+    app = declared(shop)
+
+    @app.view(key=["country", "window"], name=shop.name("v"))
+    def visits(orders):
+        from pyspark.sql.functions import expr
+
+        later = orders.withColumn("later", expr("at + INTERVAL 1 HOUR"))
+        return hw.sessions(later, "country", time="later", gap="1 hour", n="count(*)")
+
+    with pytest.raises(UsageError, match=r"sessions: the time is not the event time.*got later; expected at"):
+        Runner(app, shop.settings).once()
+
+
+@pytest.mark.spark
 def test_a_window_over_text_is_one_clear_line(shop):
     app = declared(shop)
     app.sql(

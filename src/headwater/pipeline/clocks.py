@@ -41,6 +41,7 @@ from headwater.pipeline import timers
 from headwater.pipeline.keyed import decoder
 from headwater.pipeline.layout import FORGETTING
 from headwater.pipeline.operator import Applied, Moment, Spec, State, run
+from headwater.pipeline.plan import DELAY
 from headwater.pipeline.time import NEVER
 
 __all__ = ["CORRECTED", "CORRECTION", "Clocks", "Correction", "Limits", "corrected", "correction"]
@@ -52,8 +53,6 @@ RIGHT_US = duration_us("1 second")
 CORRECTED = "corrected"
 CORRECTION = "correction"
 DONE = StructType([StructField("done", StringType()), StructField("offset_us", LongType())])
-EVENT_TIME = "spark.watermarkDelayMs"
-"""How Spark knows the column of event time."""
 
 Sample = tuple[int, int]
 """When it was received, and ``received - sent``."""
@@ -191,8 +190,8 @@ class Clocks(Spec, frozen=True, kw_only=True):
 def corrected(logic: Clocks, rows: DataFrame) -> DataFrame:
     """Applies it. A stream's watermark must go by the clock that is right."""
     kind = logic.schema(rows.schema)
-    if rows.isStreaming and EVENT_TIME not in kind[CORRECTED].metadata:
-        times = [field.name for field in rows.schema.fields if EVENT_TIME in field.metadata]
+    if rows.isStreaming and DELAY not in kind[CORRECTED].metadata:
+        times = [field.name for field in rows.schema.fields if DELAY in field.metadata]
         raise UsageError(
             "corrected_time: the event time of its stream must be the clock that is right",
             got=f"time={times[0]!r}" if times else f"{logic.received}, which was computed",

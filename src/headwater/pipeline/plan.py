@@ -16,6 +16,7 @@ from headwater.pipeline import catalyst
 from headwater.pipeline.wire import VERSION
 
 __all__ = [
+    "DELAY",
     "bloom",
     "check_windows",
     "keeps_time",

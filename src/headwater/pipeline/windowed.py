@@ -6,17 +6,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
 from headwater.errors import UsageError
 from headwater.late import duration_us
 from headwater.pipeline.aggregate import Aggregates
+from headwater.pipeline.plan import DELAY
 from headwater.pipeline.wire import GONE, UNTIL
 
 __all__ = [
     "HIDDEN",
     "WINDOW",
     "Ordered",
+    "check_event_time",
     "check_time",
     "fields",
     "keys",
@@ -70,6 +73,18 @@ def check_time(operator: str, rows: StructType, time: str) -> None:
             got=got,
             expected="the event time",
             hint=hint,
+        )
+
+
+def check_event_time(operator: str, rows: DataFrame, time: str) -> None:
+    """Refuses a stream by another time than the one by which it is judged what is late."""
+    check_time(operator, rows.schema, time)
+    times = [field.name for field in rows.schema.fields if DELAY in field.metadata]
+    if rows.isStreaming and time not in times:
+        raise UsageError(
+            f"{operator}: the time is not the event time of its stream",
+            got=time,
+            expected=" or ".join(times) or "the event time, unchanged",
         )
 
 
