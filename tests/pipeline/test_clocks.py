@@ -440,17 +440,18 @@ def tap_app(shop, **views) -> hw.App:
     return app
 
 
-def spark_state(query) -> tuple[int, int]:
-    """Rows that Spark keeps after the last batch, and those that it has dropped in all of them."""
+def spark_state(query) -> tuple[int, int, int]:
+    """Rows that Spark keeps after the last batch, the most that it ever kept, and those that it has dropped in all of them."""
     states = [state for progress in query.recentProgress for state in progress["stateOperators"]]
-    return states[-1]["numRowsTotal"], sum(state["numRowsDroppedByWatermark"] for state in states)
+    kept = [state["numRowsTotal"] for state in states]
+    return kept[-1], max(kept), sum(state["numRowsDroppedByWatermark"] for state in states)
 
 
 @pytest.mark.spark
 def test_windows_over_corrected_time_lose_no_row_and_are_forgotten_in_the_end(shop):
     app = tap_app(shop, windows=("window", per_window), each=("n", corrected))
     windows, each = shop.name("windows"), shop.name("each")
-    clock, kept, sent = SettableClock(now_ms=BEGIN // 1000), [], 0
+    clock, sent = SettableClock(now_ms=BEGIN // 1000), 0
     with shop.running(app, clock) as runner:
         for at, part in (
             (2, minutes((0, 0), (1, 170), (2, 30), first=0)),
@@ -466,17 +467,20 @@ def test_windows_over_corrected_time_lose_no_row_and_are_forgotten_in_the_end(sh
             sent += len(part)
             for view in (windows, each):
                 shop.taken(view, shop.name("taps"), sent)
-            kept.append(spark_state(runner._queries[windows])[0])
 
-        def soon(condition) -> None:
+        def soon(condition, what: str) -> None:
             """Ticks need a clock that goes on."""
-            wait_until(lambda: clock.advance(1) or condition(), 120, "the last rows and batches")
+            wait_until(lambda: clock.advance(1) or condition(), 120, what)
 
-        soon(lambda: len(shop.table(each)) == sent - 1)
+        def forgotten() -> bool:
+            now, most, _ = spark_state(runner._queries[windows])
+            return now < most
+
+        soon(lambda: len(shop.table(each)) == sent - 1, "the last rows")
         counted = lambda: {key[:16]: row["n"] for key, row in shop.table(windows).items()}  # noqa: E731
-        soon(lambda: sum(counted().values()) == sent - 1)
-        soon(lambda: spark_state(runner._queries[windows])[0] < max(kept))
-        assert spark_state(runner._queries[windows])[1] == 0
+        soon(lambda: sum(counted().values()) == sent - 1, "the last windows")
+        soon(forgotten, "the end of old windows")
+        assert spark_state(runner._queries[windows])[2] == 0
         passed = results(Client(shop.bootstrap), windows)[-1]
 
     answer = rows(app, shop.settings)
