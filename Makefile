@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-stores bench-time bench-report soak clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-stores bench-report soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -44,10 +44,6 @@ bench-history: $(VENV)/.setup $(VENV)/.setup-test  ## a partition of 100,000 seg
 
 bench-stage: $(VENV)/.setup $(VENV)/.setup-test  ## what publishing each batch once costs, beside Spark's own sink and state
 	@$(BIN)/python bench/stage.py $(ARGS)
-	@$(BIN)/python bench/report.py
-
-bench-time: $(VENV)/.setup $(VENV)/.setup-test  ## how soon real-time views answer, and what ten times the history costs
-	@$(BIN)/python bench/timing.py $(ARGS)
 	@$(BIN)/python bench/report.py
 
 bench-stores: $(VENV)/.setup  ## LMDB, SQLite and a dict as keyed state, with workers that change shards
