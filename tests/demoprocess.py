@@ -11,7 +11,7 @@ import httpx
 
 from servers import free_port, wait_until
 
-READY_S = 300
+READY_S = 150
 
 
 class DemoProcess:

@@ -29,7 +29,7 @@ def page():
         browser.close()
 
 
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(400)
 @pytest.mark.spark
 @pytest.mark.own_spark
 def test_a_number_on_the_page_changes_without_reloading_and_the_demo_ends_with_every_number_right(
