@@ -9,25 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from headwater.access import Access
+from headwater.cli_parts import Bootstrap, examples
 from headwater.config import load
 from headwater.errors import UsageError
 
 __all__ = ["add_commands"]
 
 Name = Annotated[str, typer.Argument(show_default=False)]
-Bootstrap = Annotated[
-    str | None,
-    typer.Option(
-        "--log",
-        metavar="HOST:PORT",
-        help="The log; kafkas://HOST:PORT over TLS.  [default: that of the settings]",
-        show_default=False,
-    ),
-]
-
-
-def _examples(*lines: str) -> str:
-    return "Examples:\n\n" + "\n\n".join(f"  [cyan]{line}[/cyan]" for line in lines)
 
 
 def _access(log: str | None) -> Access:
@@ -48,12 +36,12 @@ def _show(columns: list[str], rows: list[list[object]], *, right: int = 1) -> No
 
 
 topic = typer.Typer(
-    help="Topics: list, show, create, delete.", no_args_is_help=True, epilog=_examples("headwater topic list")
+    help="Topics: list, show, create, delete.", no_args_is_help=True, epilog=examples("headwater topic list")
 )
 group = typer.Typer(
     help="Consumer groups: list, reset, delete.",
     no_args_is_help=True,
-    epilog=_examples("headwater group list"),
+    epilog=examples("headwater group list"),
 )
 
 
@@ -61,7 +49,7 @@ def add_commands(cli: typer.Typer) -> None:
     """Puts the commands of this module under the command line."""
     cli.add_typer(topic, name="topic")
     cli.add_typer(group, name="group")
-    for command, examples in (
+    for command, shown in (
         (
             produce,
             (
@@ -86,10 +74,10 @@ def add_commands(cli: typer.Typer) -> None:
         (replay, ("headwater replay orders --from 2026-01-05 --to 2026-01-06 --into orders-monday",)),
         (lag, ("headwater lag", "headwater lag headwater.revenue --json")),
     ):
-        cli.command(epilog=_examples(*examples))(command)
+        cli.command(epilog=examples(*shown))(command)
 
 
-@topic.command("list", epilog=_examples("headwater topic list"))
+@topic.command("list", epilog=examples("headwater topic list"))
 def topic_list(*, log: Bootstrap = None) -> None:
     """All topics with their partitions and records."""
     from headwater.client import Client
@@ -104,7 +92,7 @@ def topic_list(*, log: Bootstrap = None) -> None:
     _show(["topic", "partitions", "end offsets"], rows)
 
 
-@topic.command("show", epilog=_examples("headwater topic show orders"))
+@topic.command("show", epilog=examples("headwater topic show orders"))
 def topic_show(name: Name, *, log: Bootstrap = None) -> None:
     """One topic: its settings, and how evenly its records are spread over its partitions."""
     from headwater.operate.topic import describe
@@ -122,7 +110,7 @@ def topic_show(name: Name, *, log: Bootstrap = None) -> None:
 
 
 @topic.command(
-    "create", epilog=_examples("headwater topic create orders --partitions 4 --config cleanup.policy=compact")
+    "create", epilog=examples("headwater topic create orders --partitions 4 --config cleanup.policy=compact")
 )
 def topic_create(
     name: Name,
@@ -141,7 +129,7 @@ def topic_create(
     typer.echo(f"created {name} with {partitions} partitions")
 
 
-@topic.command("delete", epilog=_examples("headwater topic delete orders --yes"))
+@topic.command("delete", epilog=examples("headwater topic delete orders --yes"))
 def topic_delete(
     name: Name,
     *,
@@ -229,7 +217,7 @@ def wait(
     typer.echo(str(wait_for(view, at_least, timeout, log=_access(log))))
 
 
-@group.command("list", epilog=_examples("headwater group list"))
+@group.command("list", epilog=examples("headwater group list"))
 def group_list(*, log: Bootstrap = None) -> None:
     """All consumer groups and their state."""
     from headwater.operate.group import groups
@@ -239,7 +227,7 @@ def group_list(*, log: Bootstrap = None) -> None:
 
 @group.command(
     "reset",
-    epilog=_examples(
+    epilog=examples(
         "headwater group reset billing --topic orders --to earliest --dry-run",
         "headwater group reset billing --topic orders --to 2026-01-05T09:00:00Z",
     ),
@@ -264,7 +252,7 @@ def group_reset(
     typer.echo("nothing was changed (--dry-run)" if dry_run else f"group {name} was moved")
 
 
-@group.command("delete", epilog=_examples("headwater group delete billing"))
+@group.command("delete", epilog=examples("headwater group delete billing"))
 def group_delete(name: Name, *, log: Bootstrap = None) -> None:
     """Forgets a group that nobody is in, with its offsets."""
     from headwater.operate.group import delete
