@@ -24,7 +24,17 @@ from pyspark.sql.types import (
 from headwater.errors import UsageError
 from headwater.graph import View
 
-__all__ = ["GONE", "UNTIL", "VERSION", "check", "expressions", "is_window", "key_expression", "records"]
+__all__ = [
+    "GONE",
+    "UNTIL",
+    "VERSION",
+    "WEIGHT",
+    "check",
+    "expressions",
+    "is_window",
+    "key_expression",
+    "records",
+]
 
 VERSION = "_version"
 """Published: readers of real-time views drop a row that is not newer."""
@@ -32,6 +42,8 @@ UNTIL = "_until"
 """Published: the row is complete once the watermark has reached this time."""
 GONE = "_gone"
 """Not published: true for a row that is no longer in the view."""
+WEIGHT = "_weight"
+"""Not published: 1 for a row that comes into a table, -1 for one that is taken out; a row that changes is both."""
 
 ISO = "\"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\""
 JSON = f"map('timestampFormat', {ISO}, 'timestampNTZFormat', {ISO}, 'ignoreNullFields', 'false')"
