@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 import headwater as hw
 from headwater.client import Client
-from headwater.errors import UsageError
-from headwater.pipeline import time
+from headwater.errors import MachineError, UsageError
+from headwater.graph import Stream
+from headwater.pipeline import split, time
 from headwater.pipeline.batch import rows
 from headwater.pipeline.runner import Runner
-from headwater.pipeline.time import NEVER, Input, due_ms, heard, noted, resumed, watermark
+from headwater.pipeline.time import NEVER, Input, due_ms, heard, resumed, watermark
 from headwater.result import Heard, Stragglers, results
 from headwater.testing import SettableClock
 from ordershop import Order, Shop
@@ -83,32 +84,59 @@ def test_a_tick_comes_just_when_the_watermark_passes(wait_s, open_s):
 
 
 def test_exactly_at_the_watermark_is_not_late_and_a_wrong_clock_moves_nothing():
-    moment = time._Moment(watermark=1_000, now_us=0)
+    moment = split._Moment(watermark=1_000, now_us=0)
     far = time.FUTURE_US + 1
-    judged = time._judged(
+    judged = split._judged(
         "s", pa.array([0, 0, 1, 1, 1]), pa.array([999, 1_000, 5, far, None]), moment, horizon_us=0
     )
     assert judged.field("late").to_pylist() == [True, False, True, False, False]
-    assert noted([text for text in judged.field("note").to_pylist() if text]) == {"s/0": 1_000, "s/1": 5}
-    horizon = time._judged("s", pa.array([0, 0]), pa.array([499, 500]), moment, horizon_us=500)
+    assert split._greatest([text for text in judged.field("note").to_pylist() if text]) == {
+        "s/0": 1_000,
+        "s/1": 5,
+    }
+    horizon = split._judged("s", pa.array([0, 0]), pa.array([499, 500]), moment, horizon_us=500)
     assert horizon.field("late").to_pylist() == [True, False]
-    assert len(time._judged("s", pa.array([], pa.int32()), pa.array([], pa.int64()), moment, 0)) == 0
+    assert len(split._judged("s", pa.array([], pa.int32()), pa.array([], pa.int64()), moment, 0)) == 0
 
 
 def test_stragglers_are_named_by_where_they_stand_and_all_are_counted():
-    moment = time._Moment(watermark=1_000, now_us=0)
+    moment = split._Moment(watermark=1_000, now_us=0)
     times = pa.array([499, 500, None, 1_000, 999])
-    judged = time._judged(
+    judged = split._judged(
         "s", pa.array([0, 0, 0, 1, 1]), times, moment, 500, offset=pa.array([7, 8, 9, 4, 5])
     )
     assert judged.field("straggler").to_pylist() == [None, "0@8", None, None, "1@5"]
-    many = 3 * time.NAMED_MAX
-    judged = time._judged(
+    many = 3 * split.NAMED_MAX
+    judged = split._judged(
         "s", pa.array([0] * many), pa.array([600] * many), moment, 500, offset=pa.array(range(many))
     )
     named = judged.field("straggler").to_pylist()
-    assert len([each for each in named if each]) == time.NAMED_MAX
+    assert len([each for each in named if each]) == split.NAMED_MAX
     assert None not in named
+
+
+@pytest.mark.spark
+def test_spark_judges_as_python_does_with_bounds_that_change_and_a_plan_that_does_not(spark):
+    judge = split.Judge(spark, 0, {"s": 2})
+    times = [999, 1_000, 5, time.FUTURE_US + 1, None]
+    rows = spark.createDataFrame([(each,) for each in times], "us BIGINT")
+    judged = rows.select(judge.late(rows.us).alias("late"), judge.sound(rows.us).alias("sound"))
+    assert [row.late for row in judged.collect()] == [False] * 5  # no watermark yet
+    for moment in (split._Moment(watermark=1_000, now_us=0), split._Moment(watermark=6, now_us=1)):
+        judge.tell(moment.watermark, moment.now_us)
+        found = judged.collect()
+        expected = split._judged("s", pa.array([0] * 5), pa.array(times), moment, horizon_us=0)
+        assert [row.late for row in found] == expected.field("late").to_pylist()
+        assert [row.sound for row in found[:4]] == [True, True, True, moment.now_us > 0]
+
+
+@pytest.mark.spark
+def test_partitions_that_came_while_a_view_ran_are_noticed(spark):
+    judge = split.Judge(spark, 0, {"s": 2})
+    assert judge.places(Stream("s", Order, ("id",), "at", "1 minute")) == 2
+    judge.check({"s": {0: 5, 1: 7}, "other": {9: 1}})
+    with pytest.raises(MachineError, match="topic s has got more partitions"):
+        judge.check({"s": {0: 5, 1: 7, 2: 1}})
 
 
 # ---- through Spark -------------------------------------------------------------------------------------

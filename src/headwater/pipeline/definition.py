@@ -23,8 +23,8 @@ __all__ = ["Definition", "check", "define"]
 
 NUMBERS = re.compile(r"#\d+L?|@[0-9a-f]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=\]), \d+$")
 """What Spark numbers anew each time: columns, objects, watermarks, observations."""
-PASSING = re.compile(r"StreamingRelation|_shard\b")
-"""Where records come from, and which shard they go to, is said elsewhere."""
+PASSING = re.compile(r"StreamingRelation|CollectMetrics|_shard\b")
+"""Where records come from, and which shard they go to, is said elsewhere; what is observed changes nothing."""
 KEEPING = {
     "Aggregate",
     "Deduplicate",

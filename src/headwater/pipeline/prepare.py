@@ -1,5 +1,7 @@
 """Prepare: a declared view as a streaming plan, from its topics to what its shards write. Nothing runs yet."""
 
+from collections.abc import Mapping
+
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.config import Settings
@@ -10,17 +12,26 @@ from headwater.pipeline import changing, operator, plan, query, source, stage, w
 from headwater.pipeline.definition import define
 from headwater.pipeline.operator import Site
 from headwater.pipeline.publish import Prepared
+from headwater.pipeline.split import Judge
 from headwater.pipeline.time import Input
 
 __all__ = ["prepare"]
 
 
-def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, shards: int) -> Prepared:
-    """Builds a view's plan. Raises UsageError, naming the view, for whatever is wrong with it.
+def prepare(
+    spark: SparkSession,
+    settings: Settings,
+    graph: Graph,
+    view: View,
+    shards: int,
+    *,
+    partitions: Mapping[str, int],
+) -> Prepared:
+    """Builds a view's plan. Raises UsageError, naming the view, for whatever is wrong with it. ``partitions`` are those of all topics.
 
     Only a view that keeps something for a time pays for a watermark: whether it does, its plan tells, so that one is built twice.
     """
-    frame, site = _build(spark, settings, graph, view, shards, judged=False)
+    frame, site = _build(spark, settings, graph, view, shards)
     if view.latency == "realtime":
         if site.timed:
             raise UsageError(
@@ -29,9 +40,11 @@ def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, s
             )
         ready = plan.name_observations(plan.versioned(frame, view, graph))
         return Prepared(view, ready, {}, {}, shards, {}, define(view, graph, frame, site))
+    judge = None
     judged = plan.keeps_time(frame) or "watermark" in site.timed.values()
     if judged:
-        frame, site = _build(spark, settings, graph, view, shards, judged=True)
+        judge = Judge(spark, view.late.horizon_us, partitions)
+        frame, site = _build(spark, settings, graph, view, shards, judge=judge)
     inputs = {
         stream.name: Input(duration_us(stream.delay), duration_us(stream.idle))
         for stream in graph.inputs(view).values()
@@ -40,11 +53,17 @@ def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, s
     definition = define(view, graph, frame, site)
     staged = stage.staged(frame, view, site, judged=judged)
     ready = plan.name_observations(staged)
-    return Prepared(view, ready, site.timed, site.layouts, shards, inputs, definition, site.holds)
+    return Prepared(view, ready, site.timed, site.layouts, shards, inputs, definition, site.holds, judge)
 
 
 def _build(
-    spark: SparkSession, settings: Settings, graph: Graph, view: View, shards: int, *, judged: bool
+    spark: SparkSession,
+    settings: Settings,
+    graph: Graph,
+    view: View,
+    shards: int,
+    *,
+    judge: Judge | None = None,
 ) -> tuple[DataFrame, Site]:
     inputs = {
         parameter: source.stream(
@@ -53,7 +72,7 @@ def _build(
             stream,
             graph,
             realtime=view.latency == "realtime",
-            horizon_us=view.late.horizon_us if judged else None,
+            judge=judge,
         )
         for parameter, stream in graph.inputs(view).items()
     }

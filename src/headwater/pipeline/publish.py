@@ -34,6 +34,7 @@ from headwater.pipeline.layout import PLAIN, layout, values
 from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Progress
+from headwater.pipeline.split import HEARD, Judge, noted
 from headwater.pipeline.state import Place, check_size, contents, names, remove
 from headwater.result import Chain, Chains, Edit, Result, Stragglers, files_of
 
@@ -72,6 +73,8 @@ class Prepared(msgspec.Struct, frozen=True):
     definition: Definition
     holds: dict[str, dict[str, int]] = {}
     """For operators behind others that hold rows back: which they are, and how far behind the watermark their rows may be."""
+    judge: Judge | None = None
+    """By what its late rows are told apart."""
 
 
 class Publisher:
@@ -208,12 +211,15 @@ class Publisher:
         """Tells the tasks of the batch its time and where their state is; the frame has not run yet."""
         plan = Plan(batch, self._places, state, watermark, now_us, self._view.late.horizon_us, passed)
         rows.sparkSession.sparkContext.setLocalProperty(time.PLAN, msgspec.json.encode(plan).decode())
+        if self._prepared.judge is not None:
+            self._prepared.judge.check(self._checkpoint.ends(batch))
+            self._prepared.judge.tell(watermark, now_us)
 
     def _result(self, batch: int, notes: list[str], seen: "_Observed", watermark: int, now_ms: int) -> Result:
         """What the batch has made, from what its shards have written and what was heard."""
         before, heard = self._last, dict(self._heard)
-        for _, row in seen.of(time.HEARD):
-            heard = time.heard(time.noted(row.getList(0)), heard, now_ms)
+        for name, row in seen.of(HEARD):
+            heard = time.heard(noted(name, row), heard, now_ms)
         count = self._prepared.shards
         files = {name: written(list(row.getList(0)), count) for name, row in seen.of(OBSERVED)}
         files[PUBLISH] = written(notes, count)
@@ -243,7 +249,7 @@ class Publisher:
             now_us=now_ms * 1000,
             heard=heard,
             opens=opens,
-            late=before.late + sum(int(row.getLong(1)) for _, row in seen.of(time.HEARD)),
+            late=before.late + sum(int(row.getLong(0)) for _, row in seen.of(HEARD)),
             stragglers=_stragglers(seen) if self._view.late.horizon_us else {},
             at_ms=now_ms,
         )
@@ -268,7 +274,7 @@ class Publisher:
         self, rows: DataFrame, batch: int, result: Result, seen: "_Observed"
     ) -> Iterator[LateRecord]:
         """The late records that the batch has met, when they are to be published."""
-        streams = {name for name, row in seen.of(time.HEARD) if row.getLong(1)}
+        streams = {name for name, row in seen.of(HEARD) if row.getLong(0)}
         if not streams or self._view.late.policy == "drop":
             return iter(())
         stretch = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
@@ -374,7 +380,7 @@ class _Observed(NamedTuple):
 def _stragglers(seen: _Observed) -> dict[str, Stragglers]:
     """By input. A stream that is read twice brings each of them twice."""
     found: dict[str, Stragglers] = {}
-    for name, row in seen.of(time.HEARD):
+    for name, row in seen.of(HEARD):
         places = sorted(place for place in row.getList(3) if place)
         if row.getLong(2):
             found[name] = Stragglers(int(row.getLong(2)), tuple(places[:PLACES_KEPT]))

@@ -223,7 +223,9 @@ class Runner:
         self._checkpoints[view.name] = checkpoint = self._checkpoint(view.name)
         known = [each for each in self._results(view.name) if each.run == checkpoint.run]
         shards = len(known[-1].state[PUBLISH]) if known else self.settings.partitions
-        prepared = prepare(spark, self.settings, self.graph, view, shards)
+        prepared = prepare(
+            spark, self.settings, self.graph, view, shards, partitions=self._topics.partitions()
+        )
         if prepared.inputs:
             shadow = self._shadows and result.shadow_topic(view.name, checkpoint.run)
             self._topics.ensure([late.topic(shadow or view.name)], self.settings.partitions, compact=True)

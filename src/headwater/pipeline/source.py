@@ -16,6 +16,7 @@ from headwater.access import Log, access
 from headwater.graph import Graph, Stream
 from headwater.late import ARRIVAL
 from headwater.pipeline import time
+from headwater.pipeline.split import Judge, late_split
 from headwater.pipeline.topics import Positions, pattern
 from headwater.schema import Column, columns
 
@@ -67,25 +68,21 @@ def stream(
     graph: Graph,
     *,
     realtime: bool,
-    horizon_us: int | None = None,
+    judge: Judge | None = None,
 ) -> DataFrame:
-    """The stream's valid events as a streaming DataFrame with event time; with a horizon, without those that come later."""
+    """The stream's valid events as a streaming DataFrame with event time; with a judge, without those that come too late."""
     reader = spark.readStream.format("kafka").options(**READ, **_subscription(log, spec, graph))
     if not realtime:
         reader = reader.option("maxOffsetsPerTrigger", BATCH_RECORDS_MAX).option(
             "kafka.fetch.max.wait.ms", FETCH_WAIT_MS
         )
-    judged = horizon_us is not None
-    kept = [*_kept(spec), *([PARTITION, OFFSET] if judged else [])]
+    kept = [*_kept(spec), *([PARTITION, OFFSET] if judge is not None else [])]
     parsed = _parsed(reader.load(), spec, kept)
     counted = parsed.observe(f"{INVALID} {spec.name}", F.count_if(~F.col(VALID)).alias("records")).where(
         VALID
     )
-    if horizon_us is not None:
-        place = F.col(PARTITION) if spec.pattern is None else F.concat_ws("/", TOPIC, PARTITION)
-        counted = time.late_split(
-            counted, spec.name, spec.time, place=place, offset=F.col(OFFSET), horizon_us=horizon_us
-        )
+    if judge is not None:
+        counted = late_split(counted, spec, judge, partition=PARTITION, topic=TOPIC, offset=OFFSET)
     return _events(counted, spec).withWatermark(spec.time, spec.delay if realtime else SPARK_DELAY)
 
 

@@ -1,0 +1,205 @@
+"""Split: which rows of an input are late, found where the rows are, and what was heard in them.
+
+Spark's own code does it where a stream's few partitions are known beforehand. It is done in Python, by an Arrow function that costs as
+much as a window, for streams of a pattern or of many partitions, and where stragglers are waited for, which have names.
+
+The bounds are other ones in each batch, while the plan and what Spark has compiled from it stay. So the plan holds them as literals
+of a struct, which is handed to the tasks as an object, and the driver writes into that object before the batch runs.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.classic.column import Column as ClassicColumn
+
+from headwater.errors import MachineError
+from headwater.graph import Stream
+from headwater.pipeline.time import FUTURE_US, NEVER, PLAN
+from headwater.pipeline.topics import Positions
+
+__all__ = ["HEARD", "Judge", "late_split", "noted"]
+
+HEARD = "time"
+"""What the observation of a stream's times begins with."""
+PLACES_MAX = 16
+"""Streams of at most so many partitions are split by Spark's own code, which looks at each of them for each row."""
+SPLIT = "late:boolean,note:string"
+NAMED_MAX = 20
+"""So many stragglers are named in a stretch of rows; the others are counted."""
+
+
+class Judge:
+    """Decides in the plan of a view which rows are late, batch by batch. ``partitions`` says how many each topic has."""
+
+    def __init__(self, spark: SparkSession, horizon_us: int, partitions: Mapping[str, int]) -> None:
+        self.horizon_us = horizon_us
+        self._partitions = partitions
+        self._places: dict[str, int] = {}
+        self._late, self._sound = _Bound(spark), _Bound(spark)
+
+    def places(self, stream: Stream) -> int:
+        """How many partitions Spark's own code can tell apart in a stream; 0 when it cannot do it."""
+        count = self._partitions.get(stream.topic, 0)
+        if stream.pattern is not None or self.horizon_us or count > PLACES_MAX:
+            return 0
+        self._places[stream.topic] = count
+        return count
+
+    def late(self, time_us: Column) -> Column:
+        return time_us.isNotNull() & (F.struct(time_us.alias("us")) < self._late.column)
+
+    def sound(self, time_us: Column) -> Column:
+        """Whether a time is not that of a clock which is far ahead."""
+        return F.struct(time_us.alias("us")) <= self._sound.column
+
+    def tell(self, watermark: int, now_us: int) -> None:
+        """Sets the bounds of the batch that runs next."""
+        self._late.set(watermark - self.horizon_us)
+        self._sound.set(now_us + FUTURE_US)
+
+    def check(self, ends: Positions) -> None:
+        """Raises MachineError when a topic has got more partitions than the plan looks at."""
+        for topic, planned in self._places.items():
+            found = max(ends.get(topic, {}), default=-1) + 1
+            if found > planned:
+                raise MachineError(
+                    f"topic {topic} has got more partitions while the view ran",
+                    got=str(found),
+                    expected=str(planned),
+                    hint="start it again: nothing of the batch was published",
+                )
+
+
+class _Bound:
+    """A time in a plan that can be set anew for each batch, before its tasks are sent out."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001
+        expressions = jvm.org.apache.spark.sql.catalyst.expressions
+        self._row = expressions.GenericInternalRow(1)
+        self.set(NEVER)
+        literal = expressions.Literal(
+            self._row, jvm.org.apache.spark.sql.types.StructType.fromDDL("us BIGINT")
+        )
+        self.column = ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(literal))
+
+    def set(self, time_us: int) -> None:
+        self._row.setLong(0, time_us)
+
+
+def late_split(
+    rows: DataFrame, stream: Stream, judge: Judge, *, partition: str, topic: str, offset: str
+) -> DataFrame:
+    """Takes the late rows out and observes what was heard: ``time STREAM`` with ``late``, and the greatest time of each place."""
+    places = judge.places(stream)
+    if places:
+        return _by_spark(rows, stream, judge, F.col(partition), places)
+    place = F.col(partition) if stream.pattern is None else F.concat_ws("/", topic, partition)
+    return _in_python(rows, stream, place, F.col(offset), judge.horizon_us)
+
+
+def noted(stream: str, row: Any) -> dict[str, int]:
+    """The greatest time of each place in a batch, from what was observed."""
+    names = list(row.schema().fieldNames())
+    if "notes" not in names:
+        times = {name: row.get(at) for at, name in enumerate(names) if name != "late"}
+        return {f"{stream}/{name}": time_us for name, time_us in times.items() if time_us is not None}
+    return _greatest(row.getList(row.fieldIndex("notes")))
+
+
+# ---- by Spark's own code -------------------------------------------------------------------------------
+
+
+def _by_spark(rows: DataFrame, stream: Stream, judge: Judge, partition: Column, places: int) -> DataFrame:
+    time_us = F.unix_micros(f"`{stream.time}`")
+    heard = F.when(judge.sound(time_us), time_us)
+    seen = [F.max(F.when(partition == place, heard)).alias(str(place)) for place in range(places)]
+    judged = rows.withColumn("_late", judge.late(time_us))
+    observed = judged.observe(f"{HEARD} {stream.name}", F.count_if("_late").alias("late"), *seen)
+    return observed.where("NOT _late").drop("_late")
+
+
+# ---- in Python -----------------------------------------------------------------------------------------
+
+
+class _Moment(msgspec.Struct, frozen=True):
+    """What a split needs of a batch's plan."""
+
+    watermark: int
+    now_us: int
+
+
+def _in_python(rows: DataFrame, stream: Stream, place: Column, offset: Column, horizon_us: int) -> DataFrame:
+    """Observes ``late``, ``notes`` and, with a horizon, ``stragglers`` and ``named``."""
+    time = f"`{stream.time}`"
+    notes = F.collect_set("_split.note").alias("notes")
+    late = F.count_if("_split.late").alias("late")
+    if horizon_us:
+        split = F.arrow_udf(_split(stream.name, horizon_us), f"struct<{SPLIT},straggler:string>")
+        judged = rows.withColumn("_split", split(place, F.col(time), offset))
+        named = F.collect_set("_split.straggler").alias("named")
+        seen = [late, notes, F.count("_split.straggler").alias("stragglers"), named]
+    else:
+        split = F.arrow_udf(_split(stream.name, horizon_us), f"struct<{SPLIT}>")
+        judged = rows.withColumn("_split", split(place, F.col(time)))
+        seen = [late, notes]
+    return judged.observe(f"{HEARD} {stream.name}", *seen).where("NOT _split.late").drop("_split")
+
+
+def _split(stream: str, horizon_us: int) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
+    def judge(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        moment = msgspec.json.decode(TaskContext.get().getLocalProperty(PLAN) or "{}", type=_Moment)
+        for place, time, *offset in batches:
+            times = time.cast(pa.int64())
+            yield _judged(stream, place, times, moment, horizon_us, offset=offset[0] if offset else None)
+
+    judge.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
+    return judge
+
+
+def _judged(
+    stream: str,
+    place: pa.Array,
+    time: pa.Array,
+    moment: _Moment,
+    horizon_us: int,
+    *,
+    offset: pa.Array | None = None,
+) -> pa.Array:
+    """For each row whether it is late, and at the last one the greatest time of each place; with offsets, which rows are stragglers."""
+    late = pc.fill_null(pc.less(time, moment.watermark - horizon_us), False)
+    sound = pc.less_equal(time, moment.now_us + FUTURE_US)
+    times = pa.table({"place": place, "time": pc.if_else(sound, time, None)}).group_by("place")
+    greatest = times.aggregate([("time", "max")]).to_pylist()
+    note = {f"{stream}/{row['place']}": row["time_max"] for row in greatest if row["time_max"] is not None}
+    text = msgspec.json.encode(note, order="sorted").decode()
+    notes = pa.array([*[None] * (len(time) - 1), text][: len(time)], pa.string())
+    if offset is None:
+        return pa.StructArray.from_arrays([late, notes], ["late", "note"])
+    behind = pc.fill_null(pc.and_not(pc.less(time, moment.watermark), late), False)
+    return pa.StructArray.from_arrays(
+        [late, notes, _named(place, offset, behind)], ["late", "note", "straggler"]
+    )
+
+
+def _named(place: pa.Array, offset: pa.Array, behind: pa.Array) -> pa.Array:
+    """The first few stragglers by where they stand, PLACE@OFFSET, the others as empty texts; null for all else."""
+    names: list[str | None] = [None] * len(behind)
+    for number, at in enumerate(pc.indices_nonzero(behind).to_pylist()):
+        names[at] = f"{place[at]}@{offset[at]}" if number < NAMED_MAX else ""
+    return pa.array(names, pa.string())
+
+
+def _greatest(notes: Iterable[str]) -> dict[str, int]:
+    """The greatest time of each place, from the notes of a batch's tasks."""
+    greatest: dict[str, int] = {}
+    for text in notes:
+        for place, time_us in msgspec.json.decode(text, type=dict[str, int]).items():
+            greatest[place] = max(time_us, greatest.get(place, time_us))
+    return greatest
