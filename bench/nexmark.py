@@ -1,0 +1,247 @@
+"""make bench-nexmark: Nexmark's queries as views beside Flink SQL, on the same two cores and the same embedded log.
+
+Both are exactly once: each batch of ours is a transaction, Flink has a transactional sink and a checkpoint every second. Both stay up
+between queries, and their runs take turns. CPU-seconds are those of all processes but the log's. QUERIES=q0,q17 takes some,
+ROUNDS= and EVENTS= say how much; figures are added to those that are there.
+"""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from confluent_kafka.admin import AdminClient
+
+import auctions
+from headwater.client import Client
+from headwater.config import Settings
+from headwater.pipeline import session
+from headwater.pipeline.runner import Runner
+from idle import family
+from nexmark_queries import QUERIES, Query, app, job, tables
+from results import FOLDER
+from servers import BrokerProcess
+
+EVENTS = int(os.environ.get("EVENTS", "5000000"))
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+FLINK = Path(
+    os.environ.get("FLINK_PYTHON", str(Path(__file__).parent.parent / ".venv-flink" / "bin" / "python"))
+)
+RAW = FOLDER.parent / "nexmark.json"
+CLOSE = 1e-9
+
+
+class Flink:
+    """Flink in a process of its own."""
+
+    def __init__(self, folder: Path, bootstrap: str) -> None:
+        begun = time.perf_counter()
+        self._bootstrap = bootstrap
+        self._process = subprocess.Popen(
+            [FLINK, Path(__file__).with_name("flinkserver.py"), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(folder / "flink.log").open("w"),
+            text=True,
+            env={**os.environ, "JVM_ARGS": "-Xmx2g", "PYTHONPATH": ""},
+        )
+        self._answer()
+        self._ask(tables(bootstrap))
+        self.started_s = time.perf_counter() - begun
+
+    @property
+    def processes(self) -> list[int]:
+        return family(self._process.pid)
+
+    def run(self, query: Query, topic: str) -> float:
+        Client(self._bootstrap).ensure_topics([topic], 2)
+        created, insert = job(query, topic, self._bootstrap)
+        return float(self._ask([created], insert)["seconds"])
+
+    def end(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _ask(self, statements: list[str], insert: str = "") -> dict[str, Any]:
+        self._process.stdin.write(json.dumps({"statements": statements, "insert": insert}) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        found = json.loads(next(line for line in self._process.stdout if line.startswith("{")))
+        if "error" in found:
+            raise RuntimeError(found["error"])
+        return found
+
+
+class Ours:
+    """Spark and its Python workers, in the family of this process."""
+
+    def __init__(self, settings: Settings) -> None:
+        begun = time.perf_counter()
+        self._settings = settings
+        self._others = set(family(os.getpid())) - {os.getpid()}
+        session.start(settings).conf.set("spark.sql.streaming.numRecentProgressUpdates", "100")
+        self.started_s = time.perf_counter() - begun
+
+    @property
+    def processes(self) -> list[int]:
+        return [pid for pid in family(os.getpid()) if pid not in self._others]
+
+    def run(self, query: Query, topic: str) -> float:
+        runner = Runner(app(query, topic), self._settings)
+        runner.once()
+        progress = runner._queries[topic].recentProgress
+        return sum(each["durationMs"]["triggerExecution"] for each in progress) / 1000
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """Of these processes and of those they have waited for."""
+    total = 0
+    for pid in pids:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total += sum(int(each) for each in fields[11:15])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+# ---- whether both say the same -------------------------------------------------------------------------
+
+
+def canonical(query: Query, row: dict[str, Any]) -> tuple[Any, ...]:
+    """The columns of a result in a form of their own, for both."""
+    kinds = {
+        name.strip("`"): kind
+        for name, kind in re.findall(r"(`?\w+`?) (BIGINT|STRING|DOUBLE|DECIMAL|TIMESTAMP)", query.columns)
+    }
+    return tuple(_plain(kind, row[name]) for name, kind in kinds.items() if name not in query.approximate)
+
+
+def _plain(kind: str, value: Any) -> Any:
+    if kind == "TIMESTAMP":
+        return datetime.fromisoformat(value.replace("Z", "")).isoformat()
+    if kind == "DECIMAL":
+        return str(Decimal(str(value)).normalize())
+    return f"{value:.9e}" if kind == "DOUBLE" else value
+
+
+def content(bootstrap: str, query: Query, topic: str, *, append: bool) -> tuple[int, int, dict[Any, Any]]:
+    """How many rows a result has, the sum of their hashes, and the estimates in it by the other columns."""
+    client = Client(bootstrap)
+    rows: Iterator[tuple[Any, bytes]]
+    if append:
+        rows = ((number, record.value()) for number, record in enumerate(client.read([topic])))
+    else:
+        last = {record.key(): record.value() for record in client.read([topic])}
+        rows = iter((key, value) for key, value in last.items() if value is not None)
+    count, total, estimates = 0, 0, {}
+    for _, value in rows:
+        row = json.loads(value)
+        exact = canonical(query, row)
+        if query.approximate:
+            estimates[exact] = [row[name] for name in query.approximate]
+        count += 1
+        total += int.from_bytes(hashlib.blake2b(repr(exact).encode(), digest_size=8).digest())
+    return count, total % (1 << 64), estimates
+
+
+def compared(bootstrap: str, query: Query, ours: str, theirs: str) -> str:
+    mine = content(bootstrap, query, ours, append=query.append)
+    other = content(bootstrap, query, theirs, append=query.append or query.closed)
+    if mine[:2] != other[:2]:
+        raise RuntimeError(f"{query.name}: results differ: {mine[0]:,} rows of ours, {other[0]:,} of Flink's")
+    if not query.approximate:
+        return f"{mine[0]:,} rows equal"
+    errors = [
+        abs(a - b) / b
+        for key, found in mine[2].items()
+        for a, b in zip(found, other[2][key], strict=True)
+        if b
+    ]
+    return f"{mine[0]:,} rows equal, estimates {statistics.mean(errors):.1%} off on average, {max(errors):.1%} at most"
+
+
+# ---- runs ----------------------------------------------------------------------------------------------
+
+
+def measured(query: Query, ours: Ours, flink: Flink, broker: BrokerProcess) -> dict[str, Any]:
+    """The medians of runs that take turns; the first round warms both up and tells whether they say the same."""
+    found: dict[str, list[tuple[float, float]]] = {"ours": [], "flink": []}
+    equal = ""
+    for number in range(ROUNDS + 1):
+        topics = {}
+        for who, system in (("ours", ours), ("flink", flink)):
+            topics[who] = topic = f"{query.name}-{who}-{number}-{os.getpid()}"
+            before = cpu_seconds(system.processes)
+            seconds = system.run(query, topic)
+            cpu = cpu_seconds(system.processes) - before
+            print(f"{query.name} round {number} {who:6} {cpu:7.1f} CPU-s {seconds:7.1f} s", flush=True)
+            if number:
+                found[who].append((cpu, seconds))
+        if number == 0:
+            equal = compared(broker.bootstrap, query, topics["ours"], topics["flink"])
+            print(f"{query.name} {equal}", flush=True)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for done in admin.delete_topics([*topics.values()]).values():
+            done.result(30)
+    middle = {
+        who: {"cpu_s": statistics.median(c for c, _ in runs), "job_s": statistics.median(s for _, s in runs)}
+        for who, runs in found.items()
+    }
+    return {**middle, "equal": equal, "rounds": ROUNDS, "events": EVENTS, "at": time.strftime("%Y-%m-%d")}
+
+
+def main() -> None:
+    chosen = [name for name in os.environ.get("QUERIES", "").split(",") if name]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        broker = BrokerProcess(folder / "log")
+        broker.start()
+        host, _, port = broker.bootstrap.partition(":")
+        settings = Settings(
+            log=f"embedded:{folder}/pipeline",
+            host=host,
+            broker_port=int(port),
+            spark="local[2,4]",
+            spark_memory="2g",
+            partitions=2,
+        )
+        print(auctions.fill(broker.bootstrap, EVENTS, 2), flush=True)
+        flink = Flink(folder, broker.bootstrap)
+        ours = Ours(settings)
+        print(f"started: ours {ours.started_s:.1f} s, flink {flink.started_s:.1f} s", flush=True)
+        known = json.loads(RAW.read_text()) if RAW.exists() else {}
+        try:
+            for query in QUERIES:
+                if not chosen or query.name in chosen:
+                    try:
+                        known[query.name] = measured(query, ours, flink, broker)
+                    except Exception as error:
+                        if not os.environ.get("GO_ON"):
+                            raise
+                        print(f"{query.name} failed: {str(error)[:1500]}", flush=True)
+                        continue
+                    RAW.write_text(json.dumps(known, indent=2) + "\n")
+        finally:
+            flink.end()
+            session.start(settings).stop()
+            broker.end(signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()
