@@ -137,7 +137,9 @@ class Graph:
         lines = [self.name]
         width = max((len(view) for view in self.views), default=0)
         read = {name for view in self.views.values() for name in view.inputs.values()}
-        for source in [*self.streams.values(), *(view for view in self.views.values() if view.name in read)]:
+        sources: list[Stream | View] = [*self.streams.values()]
+        sources += [view for view in self.views.values() if view.name in read]
+        for source in sources:
             lines += ["", f"{source.name}  view" if isinstance(source, View) else _stream_line(source)]
             readers = [view for view in self.views.values() if source.name in view.inputs.values()]
             for view in readers:
@@ -255,9 +257,7 @@ def _check_pattern(stream: Stream, what: str) -> None:
 
 
 def _check_topics(streams: Sequence[Stream], views: Sequence[View]) -> None:
-    taken = {
-        stream.topic: f"{_kind(stream)} {stream.name!r}" for stream in streams if stream.pattern is None
-    }
+    taken = {stream.topic: f"{_kind(stream)} {stream.name!r}" for stream in streams if stream.pattern is None}
     for view in views:
         if view.name in taken:
             raise UsageError(

@@ -5,8 +5,6 @@ a change becomes a ``_weight`` of -1 with the old row and one of 1 with the new 
 key that has no row, change nothing. State: the row of each key.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -80,10 +78,9 @@ def _newest(rows: pa.Table) -> pa.Table:
     rank[by_key.to_numpy()] = np.arange(len(by_key))
     key = rank[encoded.indices.to_numpy()]
     order = np.lexsort((rows.column(PARTITION).to_numpy(), rows.column(OFFSET).to_numpy(), key))
-    last = np.append(key[order][1:] != key[order][:-1], True)[: len(order)]  # noqa: FBT003
+    last = np.append(key[order][1:] != key[order][:-1], True)[: len(order)]
     return rows.take(pa.array(order[last]))
 
 
 def _weighted(rows: pa.Table, weight: int) -> pa.Table:
-    weights: Sequence[int] = np.full(rows.num_rows, weight, np.int32)
-    return rows.append_column(WEIGHT, pa.array(weights, pa.int32()))
+    return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight, np.int32)))

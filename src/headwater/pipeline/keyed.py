@@ -10,12 +10,12 @@ import pyarrow.types as pt
 from pyspark.sql.types import LongType, StructField, StructType
 
 from headwater.errors import UsageError
-from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.operator import Applied, Moment, State, Staying
 
 __all__ = ["Count", "Latest", "decoder", "python_type"]
 
 
-class Count(Spec, frozen=True):
+class Count(Staying, frozen=True):
     """The number of rows of each key, as a column of its own. State: eight bytes a key."""
 
     key: tuple[str, ...]
@@ -38,7 +38,7 @@ class Count(Spec, frozen=True):
         return Applied(pa.table(columns | {self.column: pa.array(totals, pa.int64())}), dict(changes))
 
 
-class Latest(Spec, frozen=True):
+class Latest(Staying, frozen=True):
     """The row of each key with the greatest time, whatever the order of arrival. State: that row."""
 
     key: tuple[str, ...]

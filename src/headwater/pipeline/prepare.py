@@ -6,7 +6,7 @@ from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.graph import Graph, View
 from headwater.late import duration_us
-from headwater.pipeline import changing, operator, plan, query, source, stage, wire
+from headwater.pipeline import changing, kinds, operator, plan, query, source, stage, wire
 from headwater.pipeline.definition import define
 from headwater.pipeline.operator import Site
 from headwater.pipeline.publish import Prepared
@@ -35,31 +35,50 @@ def prepare(spark: SparkSession, settings: Settings, graph: Graph, view: View, s
     inputs = {
         stream.name: Input(duration_us(stream.delay), duration_us(stream.idle))
         for stream in graph.inputs(view).values()
-        if judged
+        if judged and stream.time
     }
     definition = define(view, graph, frame, site)
     staged = stage.staged(frame, view, site, judged=judged)
     ready = plan.name_observations(staged)
-    return Prepared(view, ready, site.timed, site.layouts, shards, inputs, definition, site.holds)
+    return Prepared(
+        view,
+        ready,
+        site.timed,
+        site.layouts,
+        shards,
+        inputs,
+        definition,
+        site.holds,
+        views=tuple(each.name for each in graph.upstream(view)),
+        open_ended=not judged
+        and any(not each.table and not each.view for each in graph.inputs(view).values()),
+    )
 
 
 def _build(
     spark: SparkSession, settings: Settings, graph: Graph, view: View, shards: int, *, judged: bool
 ) -> tuple[DataFrame, Site]:
-    inputs = {
-        parameter: source.stream(
-            spark,
-            settings.access,
-            stream,
-            graph,
-            realtime=view.latency == "realtime",
-            horizon_us=view.late.horizon_us if judged else None,
-        )
-        for parameter, stream in graph.inputs(view).items()
-    }
+    for each in graph.upstream(view):
+        if not graph.knows(each):
+            made, _ = _build(spark, settings, graph, each, shards, judged=False)
+            graph.learn(each, kinds.columns_of(made.schema))
     site = Site(shards, lambda: source.ticks(spark, settings.access, view.name))
     with operator.building(site):
+        inputs = {
+            parameter: source.table(spark, settings.access, stream, graph, judged=judged)
+            if stream.table
+            else source.stream(
+                spark,
+                settings.access,
+                stream,
+                graph,
+                realtime=view.latency == "realtime",
+                horizon_us=view.late.horizon_us if judged else None,
+            )
+            for parameter, stream in graph.inputs(view).items()
+        }
         frame = query.build(spark, view, inputs)
+    plan.check_tables(frame, view)
     if view.latency != "realtime":
         frame = changing.followed(frame, view)
     wire.check(frame, view)

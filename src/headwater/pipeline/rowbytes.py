@@ -7,6 +7,7 @@ operator that keeps rows has that schema in its definition.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -80,7 +81,7 @@ class RowBytes:
             starts = starts + length
         whole = out.tobytes()
         bounds = [0, *ends.tolist()]
-        return [whole[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+        return [whole[a:b] for a, b in pairwise(bounds)]
 
     def _read(self, rows: Sequence[bytes]) -> pa.Table:
         count = len(rows)

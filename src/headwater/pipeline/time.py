@@ -35,6 +35,7 @@ __all__ = [
     "due_ms",
     "heard",
     "late_split",
+    "listened",
     "noted",
     "passed",
     "resumed",
@@ -44,6 +45,8 @@ __all__ = [
 
 NEVER = -(1 << 62)
 """The watermark before anything was heard."""
+UNLIMITED_US = 1 << 62
+"""A horizon that reaches back before everything."""
 FUTURE_US = duration_us("1 hour")
 """A time so far ahead of the clock is a wrong clock's: the row counts, its time moves nothing."""
 HEARD = "time"
@@ -148,6 +151,14 @@ def late_split(
         judged = rows.withColumn("_split", split(place, F.col(time)))
         seen = [notes, late]
     return judged.observe(f"{HEARD} {stream}", *seen).where("NOT _split.late").drop("_split")
+
+
+def listened(rows: DataFrame, stream: str, time: str, *, place: Column) -> DataFrame:
+    """Observes what was heard and leaves every row: those of a table are never late."""
+    split = F.arrow_udf(_split(stream, UNLIMITED_US), f"struct<{SPLIT}>")
+    judged = rows.withColumn("_split", split(place, F.col(time)))
+    seen = [F.collect_set("_split.note").alias("notes"), F.count_if("_split.late").alias("late")]
+    return judged.observe(f"{HEARD} {stream}", *seen).drop("_split")
 
 
 def _split(stream: str, horizon_us: int) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
