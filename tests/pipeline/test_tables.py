@@ -1,6 +1,6 @@
 """Tables and views of views through Spark: as a stream, with restarts, and in batch."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,6 +11,8 @@ import headwater as hw
 from headwater import testing
 from headwater.pipeline.batch import rows
 from headwater.pipeline.runner import Runner
+from headwater.wait import Follower
+from ordershop import Order
 
 pytestmark = pytest.mark.spark
 
@@ -22,7 +24,7 @@ class User(hw.Event):
     id: int
     name: str
     country: str
-    tags: list[str] = []
+    tags: list[str] | None = None
     price: Decimal | None = None
     since: datetime | None = None
 
@@ -143,3 +145,70 @@ def test_a_key_that_is_not_unique_stops_the_view(spark):
         t.send("users", User(2, "bob", "de"))
         with pytest.raises(hw.MachineError, match="not unique: there are two rows with 'de'"):
             t.rows("countries")
+
+
+def test_a_view_of_a_view_follows_its_rows(spark):
+    app = hw.App("shop")
+    app.stream("orders", Order, key="customer_id", time="at")
+    app.sql("small", "SELECT window, country, sum(cents) AS cents FROM orders GROUP BY window(at, '1 hour'), country HAVING sum(cents) < 100", key=["window", "country"])  # fmt: skip
+    app.sql("in_germany", "SELECT window, cents FROM small WHERE country = 'de'", key="window")
+    app.sql(
+        "large", "SELECT order_id, country, at FROM orders WHERE cents >= 50", key="order_id", append=True
+    )
+    app.sql("counted", "SELECT country, count(*) AS n FROM large GROUP BY country", key="country")
+
+    def order(n: int, country: str, cents: int) -> Order:
+        return Order(n, 1, country, cents, BEGIN)
+
+    with testing.views(app, "in_germany", "counted") as t:
+        t.send("orders", order(1, "de", 40), order(2, "fr", 60))
+        hour = {"start": BEGIN, "end": BEGIN.replace(hour=10)}
+        assert t.rows("in_germany") == [{"window": hour, "cents": 40}]
+        assert t.rows("counted") == [{"country": "fr", "n": 1}]
+        t.send("orders", order(3, "de", 50), order(4, "fr", 60))
+        assert t.rows("in_germany") == t.batch("in_germany") == [{"window": hour, "cents": 90}]
+        assert t.rows("small") == t.batch("small") == [{"window": hour, "country": "de", "cents": 90}]
+        t.send(
+            "orders", order(5, "de", 50)
+        )  # its row leaves the first view, by a tombstone with a window in its key
+        assert t.rows("in_germany") == t.batch("in_germany") == []
+        assert t.rows("counted") == [{"country": "de", "n": 2}, {"country": "fr", "n": 2}]
+        t.check("in_germany")
+        t.check("counted")
+
+
+def test_waiting_at_the_end_of_a_chain_and_what_is_complete_there(shop):
+    first, second = shop.name("hours"), shop.name("busy")
+    app = shop.app()
+    orders = app.graph().streams["orders"]
+    app.sql(first, "SELECT window, sum(cents) AS cents FROM orders GROUP BY window(at, '1 hour')", key="window")  # fmt: skip
+    app.sql(second, f"SELECT window, cents FROM `{first}` WHERE cents >= 100", key="window")
+    shop.make("orders")
+
+    def order(n: int, minute: int, cents: int) -> Order:
+        return Order(n, n, "de", cents, BEGIN + timedelta(minutes=minute))
+
+    with shop.running(app), hw.Writer(shop.log) as writer, Follower(shop.log) as follower:
+        for n, (minute, cents, shown) in enumerate(
+            [
+                (0, 60, {}),
+                (1, 60, {"09": 120}),
+                (2, 0, {"09": 120}),  # which changes nothing in the first view
+                (60, 10, {"09": 120}),  # nor this in the second
+                (200, 500, {"09": 120, "12": 500}),
+            ]
+        ):
+            position = writer.send(orders, [order(n, minute, cents)])
+            held = follower.wait(second, position, 120)
+            found = {row["window"]["start"][11:13]: row["cents"] for row in shop.table(second).values()}
+            assert found == shown
+        position = writer.send(orders, [order(9, 201, 1), order(10, 202, 1)])
+        held = follower.wait(second, position, 120)
+        above = follower.wait(first, position, 120)
+        assert follower.complete(second, held) == follower.complete(first, above)
+        until = BEGIN + timedelta(
+            minutes=190
+        )  # the watermark of the last batch: what the one before it has heard, less the delay
+        assert follower.complete(second, held) == until.timestamp() * 1e6
+    Runner(app, shop.settings).once()  # the whole chain, one view behind the other
+    assert shop.table(second) == rows(app, shop.settings)[second]
