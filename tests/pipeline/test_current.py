@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.errors import UsageError
 from headwater.pipeline.current import Current
+from headwater.pipeline.differing import Differing
 from headwater.pipeline.operator import Moment, Nothing
+from headwater.pipeline.ready import Ready
 from headwater.pipeline.rowbytes import RowBytes
 from memorystate import Memory
 
@@ -160,3 +163,57 @@ def test_what_stands_behind_a_null_makes_no_difference():
     plain = pa.array([hidden[0].as_py(), None], pa.int64())
     form = RowBytes(pa.schema([("n", pa.int64())]))
     assert form.write(pa.table({"n": hidden})) == form.write(pa.table({"n": plain}))
+
+
+def published(state, *rows, logic=None, watermark=0):
+    """What a view publishes of weighted rows (key, value, weight): by key, the row or None."""
+    columns = {
+        "_key": pa.array([key for key, _, _ in rows], pa.string()),
+        "_value": pa.array([f'{{"v":{value}}}' for _, value, _ in rows], pa.string()),
+        "_weight": pa.array([weight for _, _, weight in rows], pa.int32()),
+        "_until": pa.array([10] * len(rows), pa.int64()),
+    }
+    found = (logic or Differing(weighted=True)).apply(pa.table(columns), state, Moment(watermark, 0))
+    state.take(found.changes)
+    return {key.decode(): value and value.decode() for key, value in found.changes.items()}
+
+
+def test_weighted_rows_are_published_as_rows_and_deletions():
+    state = Memory()
+    assert published(state, ("a", 1, 1), ("b", 1, 1)) == {
+        "a": '{"v":1,"_revision":1}',
+        "b": '{"v":1,"_revision":1}',
+    }
+    assert published(state, ("a", 1, -1), ("a", 2, 1)) == {"a": '{"v":2,"_revision":2}'}
+    assert published(state, ("a", 2, -1), ("a", 2, 1), ("b", 1, -1)) == {
+        "b": None
+    }  # the first comes to nothing
+    assert published(state, ("b", 1, -1), ("c", 5, -1)) == {}  # of a row that never was
+    assert published(state) == {}
+    assert list(state) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("a", 2, 1)],  # and the one that was published stays
+        [("b", 1, 1), ("b", 2, 1)],
+        [("b", 1, 1), ("b", 1, 1)],
+        [("a", 1, -1), ("a", 2, 1), ("a", 3, 1)],
+    ],
+)
+def test_two_rows_with_one_key_are_an_error_that_names_it(rows):
+    state = Memory()
+    published(state, ("a", 1, 1))
+    with pytest.raises(UsageError, match=f"not unique: there are two rows with '{rows[0][0]}'"):
+        published(state, *rows)
+
+
+def test_a_weighted_row_that_is_not_complete_waits_and_may_go_before():
+    ready, state = Ready(weighted=True), Memory()
+    published(state, ("a", 1, 1), ("b", 1, 1), logic=ready)
+    published(state, ("a", 1, -1), ("b", 1, -1), ("b", 2, 1), logic=ready)
+    assert published(state, logic=ready, watermark=9) == {}
+    made = published(state, logic=ready, watermark=10)
+    assert {key: value for key, value in made.items() if key[0] == "r"} == {"rb": '{"v":2,"_revision":1}'}
+    assert published(state, ("b", 2, -1), logic=ready, watermark=11) == {"rb": None}

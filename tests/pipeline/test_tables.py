@@ -1,16 +1,23 @@
 """Tables and views of views through Spark: as a stream, with restarts, and in batch."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
 from headwater import testing
+from headwater.client import Client
+from headwater.operate.reset import reset
 from headwater.pipeline.batch import rows
+from headwater.pipeline.operator import Applied, Spec, run
 from headwater.pipeline.runner import Runner
+from headwater.pipeline.weights import carried
+from headwater.result import results
 from headwater.wait import Follower
 from ordershop import Order
 
@@ -206,9 +213,90 @@ def test_waiting_at_the_end_of_a_chain_and_what_is_complete_there(shop):
         held = follower.wait(second, position, 120)
         above = follower.wait(first, position, 120)
         assert follower.complete(second, held) == follower.complete(first, above)
-        until = BEGIN + timedelta(
-            minutes=190
-        )  # the watermark of the last batch: what the one before it has heard, less the delay
-        assert follower.complete(second, held) == until.timestamp() * 1e6
+        assert follower.complete(second, held) > (BEGIN - timedelta(minutes=10)).timestamp() * 1e6
+    with pytest.raises(hw.UsageError, match=f"view '{first}' cannot be reset: view '{second}' reads it"):
+        reset(shop.settings, first)
     Runner(app, shop.settings).once()  # the whole chain, one view behind the other
     assert shop.table(second) == rows(app, shop.settings)[second]
+
+
+class Passing(Spec, frozen=True):
+    """Rows of a table as they are, by an operator that goes by the watermark."""
+
+    key: tuple[str, ...] = ("id",)
+    kind: str = "passing"
+    timed: str = "watermark"
+
+    def schema(self, rows):
+        return rows
+
+    def apply(self, rows, state, moment):  # noqa: ARG002
+        return Applied(rows.drop_columns(["_key"]), {})
+
+
+@pytest.mark.parametrize("late", [hw.side(), hw.correct("1 hour")])
+def test_a_table_with_a_time_takes_part_in_the_watermark_and_has_no_late_rows(spark, late):
+    app = hw.App("people")
+    app.table("users", User, key="id", time="since", delay="10 minutes")
+    app.table("others", User, key="id", topic="others")
+
+    @app.view(key="id", late=late)
+    def seen(users, others):
+        return run(
+            Passing(),
+            users.union(others.withColumn("since", F.lit(None).cast("timestamp"))).select("id", "name"),
+        )
+
+    with testing.views(app, now="2026-01-05T12:00:00Z") as t:
+        t.send("users", User(1, "ann", "de", since=BEGIN))
+        t.send("others", User(11, "zoe", "de", since=BEGIN.replace(year=2025)))
+        assert names(t, "seen") == {1: "ann", 11: "zoe"}
+        t.send("users", User(2, "bob", "de", since=BEGIN - timedelta(days=3)))
+        t.delete("users", 1)
+        assert names(t, "seen") == {2: "bob", 11: "zoe"}
+        assert t.late("seen") == []
+        last = results(Client(t._settings.access), "seen")[-1]
+        assert last.watermark == (BEGIN - timedelta(minutes=10)).timestamp() * 1e6
+        assert list(last.heard) == ["users/0"]
+
+
+def test_the_examples_of_the_page_run(spark):
+    code = re.findall(r"^```python\n(.*?)^```", (DOCS / "tables.md").read_text(), re.MULTILINE | re.DOTALL)
+    app = hw.App("people")
+    found = {"hw": hw, "app": app, "DataFrame": DataFrame}
+    exec("\n".join(code), found)  # noqa: S102
+    user = found["User"]
+    with testing.views(app) as t:
+        t.send("users", user(1, "ann", "DE"), user(2, "bob", "FR"), user(3, "cy", "DE"))
+        assert names(t, "names") == {1: "ANN", 3: "CY"}
+        t.send("users", user(1, "ann", "FR"))
+        t.delete("users", 3)
+        assert names(t, "names") == names(t, "germans") == {}
+        assert names(t, "french") == {1: "ann", 2: "bob"}
+
+
+def test_weights_follow_rows_through_what_says_something_of_each_row(spark):
+    table = spark.createDataFrame([(1, "a b", -1), (2, "c", 1)], "id INT, name STRING, _weight INT")
+    stream = spark.createDataFrame([(3, "d")], "id INT, name STRING")
+    table.createOrReplaceTempView("weighted")
+
+    def rows(frame):
+        return sorted(map(tuple, carried("this", frame).collect()))
+
+    assert rows(table.select("id").where("id < 2")) == [(1, -1)]
+    assert rows(table.select("id").union(stream.select("id"))) == [(1, -1), (2, 1), (3, 1)]
+    assert rows(stream.select("id").union(table.select("id"))) == [(1, -1), (2, 1), (3, 1)]
+    words = table.select(F.explode(F.split("name", " ")).alias("word"))
+    assert rows(words) == [("a", -1), ("b", -1), ("c", 1)]
+    assert rows(spark.sql("SELECT id + 1 AS next FROM (SELECT * FROM weighted) AS w WHERE id > 1")) == [
+        (3, 1)
+    ]
+    assert carried("this", stream) is stream
+    for wrong, said in (
+        (table.select("id").join(stream, "id"), "this goes on with join behind a table.*hw.join does it"),
+        (stream.join(table.select("id"), "id").select("id").limit(1), "join behind a table"),
+        (table.select("id").distinct(), "distinct behind a table.*hw.group does it"),
+        (table.select("id").agg(F.sum("id")), "groupBy behind a table.*hw.group does it"),
+    ):
+        with pytest.raises(hw.UsageError, match=said):
+            carried("this", wrong)

@@ -24,6 +24,8 @@ On = str | Sequence[str] | Mapping[str, str]
 def paired(what: str, left: DataFrame, right: DataFrame, on: On) -> tuple[DataFrame, tuple[str, ...]]:
     """Both inputs as rows of one frame, and the names of its key columns. ``what`` names the operator in errors."""
     left, right = weights.carried(what, left), weights.carried(what, right)
+    for each in (left, right):
+        weights.check_settled(what, each)
     pairs = columns_on(what, left.schema, right.schema, on)
     key = tuple(f"_on{number}" for number in range(1, len(pairs) + 1))
     kinds = {LEFT: _row(left.schema), RIGHT: _row(right.schema)}

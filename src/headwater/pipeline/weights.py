@@ -11,9 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import UsageError
 from headwater.pipeline import catalyst
-from headwater.pipeline.wire import WEIGHT
+from headwater.pipeline.wire import GONE, WEIGHT
 
-__all__ = ["carried"]
+__all__ = ["carried", "check_settled"]
 
 THROUGH = {
     "CollectMetrics",
@@ -48,6 +48,24 @@ def carried(what: str, rows: DataFrame) -> DataFrame:
     return catalyst.frame(rows, changed) if weight is not None else rows
 
 
+def check_settled(what: str, rows: DataFrame) -> None:
+    """Refuses rows of a stream that come again whenever they change: beside rows of tables each would count as one more."""
+    if rows.isStreaming and _comes_again(catalyst.plan(rows)):
+        raise UsageError(
+            f"{what} takes rows that come again whenever they change, from groupBy or from windows",
+            hint="publish them as a view of their own and read that, or use hw.group",
+        )
+
+
+def _comes_again(node: Any) -> bool:
+    if _weight(node) is not None:
+        return False
+    names = {each.name() for each in catalyst.items(node.output())} if _is_ours(node) else set()
+    if node.nodeName() == "Aggregate" or GONE in names:
+        return True
+    return not _is_ours(node) and any(_comes_again(child) for child in catalyst.items(node.children()))
+
+
 def _walk(what: str, rows: DataFrame, node: Any) -> tuple[Any, Any]:
     """A part of a plan with the weight in what it puts out, and that column; None where its rows have none."""
     kind = node.nodeName()
@@ -59,7 +77,7 @@ def _walk(what: str, rows: DataFrame, node: Any) -> tuple[Any, Any]:
     if all(weight is None for weight in weights):
         return node, _weight(node)  # perhaps a select gives them one
     if kind == "Union":
-        return _union(rows, node, walked)
+        return _union(what, rows, node, walked)
     if kind not in THROUGH and kind != "Project":
         raise UsageError(
             f"{what} goes on with {SHOWN.get(kind, kind)} behind a table, whose rows are taken out again when they change",
@@ -76,13 +94,14 @@ def _walk(what: str, rows: DataFrame, node: Any) -> tuple[Any, Any]:
     return made, _weight(made)
 
 
-def _union(rows: DataFrame, node: Any, walked: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+def _union(what: str, rows: DataFrame, node: Any, walked: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     """Rows of streams among those of tables come in and stay."""
     if _weight(node) is not None:
         made = node.withNewChildren(catalyst.seq(rows, [child for child, _ in walked]))
         return made, _weight(made)
     parts = []
     for before, (child, weight) in zip(catalyst.items(node.children()), walked, strict=True):
+        check_settled(what, catalyst.frame(rows, child))
         names = [each for each in catalyst.items(before.output()) if each.name() != WEIGHT]
         one = catalyst.plan(catalyst.frame(rows, child).select(F.lit(1).alias(WEIGHT))).projectList().head()
         parts.append(
@@ -104,4 +123,7 @@ def _is_ours(node: Any) -> bool:
 
 
 def _weight(node: Any) -> Any:
-    return next((each for each in catalyst.items(node.output()) if each.name() == WEIGHT), None)
+    output = node.output()
+    if f"{WEIGHT}#" not in output.mkString("\n"):  # one call, where looking at each column is one for each
+        return None
+    return next((each for each in catalyst.items(output) if each.name() == WEIGHT), None)
