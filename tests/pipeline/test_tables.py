@@ -14,7 +14,6 @@ from headwater import testing
 from headwater.client import Client
 from headwater.operate.reset import reset
 from headwater.pipeline.batch import rows
-from headwater.pipeline.operator import Applied, Spec, run
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.weights import carried
 from headwater.result import results
@@ -220,44 +219,32 @@ def test_waiting_at_the_end_of_a_chain_and_what_is_complete_there(shop):
     assert shop.table(second) == rows(app, shop.settings)[second]
 
 
-class Passing(Spec, frozen=True):
-    """Rows of a table as they are, by an operator that goes by the watermark."""
-
-    key: tuple[str, ...] = ("id",)
-    kind: str = "passing"
-    timed: str = "watermark"
-
-    def schema(self, rows):
-        return rows
-
-    def apply(self, rows, state, moment):  # noqa: ARG002
-        return Applied(rows.drop_columns(["_key"]), {})
-
-
 @pytest.mark.parametrize("late", [hw.side(), hw.correct("1 hour")])
 def test_a_table_with_a_time_takes_part_in_the_watermark_and_has_no_late_rows(spark, late):
     app = hw.App("people")
-    app.table("users", User, key="id", time="since", delay="10 minutes")
-    app.table("others", User, key="id", topic="others")
+    app.stream("orders", Order, key="customer_id", time="at", delay="10 minutes")
+    app.table("users", User, key="id", time="since", delay="20 minutes")
+    app.table("others", User, key="id")
 
     @app.view(key="id", late=late)
-    def seen(users, others):
-        return run(
-            Passing(),
-            users.union(others.withColumn("since", F.lit(None).cast("timestamp"))).select("id", "name"),
-        )
+    def seen(orders, users, others):
+        once = hw.distinct(orders, "order_id", time="at", within="1 minute")
+        stays = once.selectExpr("order_id AS id", "country AS name")
+        return stays.union(users.select("id", "name")).union(others.select("id", "name"))
 
     with testing.views(app, now="2026-01-05T12:00:00Z") as t:
+        t.send("orders", Order(100, 1, "de", 5, BEGIN + timedelta(hours=1)))
         t.send("users", User(1, "ann", "de", since=BEGIN))
         t.send("others", User(11, "zoe", "de", since=BEGIN.replace(year=2025)))
-        assert names(t, "seen") == {1: "ann", 11: "zoe"}
+        assert names(t, "seen") == {1: "ann", 11: "zoe", 100: "de"}
         t.send("users", User(2, "bob", "de", since=BEGIN - timedelta(days=3)))
         t.delete("users", 1)
-        assert names(t, "seen") == {2: "bob", 11: "zoe"}
+        assert names(t, "seen") == {2: "bob", 11: "zoe", 100: "de"}
         assert t.late("seen") == []
         last = results(Client(t._settings.access), "seen")[-1]
-        assert last.watermark == (BEGIN - timedelta(minutes=10)).timestamp() * 1e6
-        assert list(last.heard) == ["users/0"]
+        assert last.watermark == (BEGIN - timedelta(minutes=20)).timestamp() * 1e6
+        assert sorted(last.heard) == ["orders/0", "users/0"]
+        t.check("seen")
 
 
 def test_the_examples_of_the_page_run(spark):
