@@ -117,7 +117,7 @@ def test_what_a_table_keeps_outlives_restarts(shop):
         ),
         (
             lambda users: users.select("country").distinct(),
-            "goes on with dropDuplicates behind a table|distinct",
+            "goes on with distinct behind a table",
         ),
         (
             lambda users: hw.count(users.select("country"), "country"),

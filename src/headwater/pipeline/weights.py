@@ -36,7 +36,7 @@ INSTEAD = {
     "Intersect": "hw.join",
     "Except": "hw.join",
 }
-SHOWN = {"Aggregate": "groupBy", "Deduplicate": "dropDuplicates", "Distinct": "distinct", "Join": "join"}
+SHOWN = {"Aggregate": "groupBy", "Deduplicate": "distinct", "Distinct": "distinct", "Join": "join"}
 
 
 def carried(what: str, rows: DataFrame) -> DataFrame:
