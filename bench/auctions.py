@@ -37,7 +37,7 @@ Record = tuple[str, int, bytes]
 
 def events(count: int, seed: int = 7) -> Iterator[Record]:
     """So many events in the order of their time."""
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)
     text = "".join(chance.choices(LETTERS, k=10_000))
     persons, auctions = FIRST_ID, FIRST_ID
     for number in range(count):
@@ -48,7 +48,7 @@ def events(count: int, seed: int = 7) -> Iterator[Record]:
             persons += 1
         elif place <= 3:
             seller = _recent(chance, persons, 4, 100)
-            yield "auctions", auctions, _auction(chance, auctions, seller, number, at, text)
+            yield "auctions", auctions, _auction(chance, (auctions, seller), number, at, text)
             auctions += 1
         else:
             auction = _recent(chance, auctions, 2, 100)
@@ -108,7 +108,8 @@ def _person(chance: random.Random, number: int, at: str, text: str) -> bytes:
     ).encode()
 
 
-def _auction(chance: random.Random, number: int, seller: int, event: int, at: str, text: str) -> bytes:
+def _auction(chance: random.Random, ids: tuple[int, int], event: int, at: str, text: str) -> bytes:
+    number, seller = ids
     first = _price(chance)
     expires = (BEGIN + timedelta(milliseconds=event + chance.randint(2_000, 20_000))).isoformat(
         timespec="milliseconds"

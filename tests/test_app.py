@@ -92,10 +92,77 @@ def test_views_in_a_circle_are_refused(app):
     assert "views read each other in a circle: a -> b -> c -> a" in refusal(app)
 
 
-def test_views_of_views_are_refused_for_now(app):
+def test_views_that_read_views_stand_behind_them(app):
+    app.sql("c", "SELECT * FROM a JOIN b USING (order_id)", key="order_id")
+    app.sql("b", "SELECT * FROM a", key="order_id", append=True)
     app.sql("a", "SELECT * FROM orders", key="order_id")
-    app.sql("b", "SELECT * FROM a", key="order_id")
-    assert refusal(app).startswith("view 'b' reads view 'a'; views of views come later; let it read orders")
+    graph = app.graph()
+    assert list(graph.views) == ["a", "b", "c"]
+    assert [[view.name for view in level] for level in graph.levels()] == [["a"], ["b"], ["c"]]
+    a, b = graph.inputs(graph.views["c"]).values()
+    assert (a.topic, a.table, a.key, b.topic, b.table) == ("a", True, ("order_id",), "b", False)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        ({"latency": "realtime"}, {}, "view 'b' reads view 'a', which runs in real time"),
+        ({}, {"latency": "realtime"}, "view 'b' cannot run in real time: it reads view 'a'"),
+    ],
+)
+def test_views_of_views_run_in_batches(app, first, then, said):
+    app.sql("a", "SELECT * FROM orders", key="order_id", **first)
+    app.sql("b", "SELECT * FROM a", key="order_id", **then)
+    assert refusal(app).startswith(said)
+
+
+class User(hw.Event):
+    id: int
+    name: str
+    score: float
+    since: datetime | None = None
+
+
+def test_a_table_needs_no_time_and_is_drawn_as_one(app):
+    app.table("users", User, key="id")
+    app.table("prices", User, key=["name", "id"], time="since", topic="prices.changes")
+    app.sql("names", "SELECT * FROM users", key="id")
+    app.sql("known", "SELECT * FROM names JOIN orders", key="id")
+    assert app.graph().text() == (
+        "shop\n"
+        "\n"
+        "orders  topic orders · key order_id · time at · delay 10 minutes\n"
+        "  └─► known  key id · SQL · micro-batch · with names\n"
+        "\n"
+        "users  table · topic users · key id\n"
+        "  └─► names  key id · SQL · micro-batch\n"
+        "\n"
+        "prices  table · topic prices.changes · key name, id · time since · delay 10 minutes\n"
+        "\n"
+        "names  view\n"
+        "  └─► known  key id · SQL · micro-batch · with orders"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"key": "score"}, "table 't': key 'score' has no exact text; got DOUBLE"),
+        ({"key": "no"}, "table 't': key 'no' is no field of User"),
+        ({"key": ()}, "table 't' has no key"),
+        ({"time": "name"}, "table 't': time 'name' is no event time; got STRING"),
+    ],
+)
+def test_a_wrong_table_is_refused(change, said):
+    app = hw.App("shop")
+    app.table("t", User, **{"key": "id", **change})
+    assert refusal(app).startswith(said)
+
+
+def test_a_table_is_not_read_in_real_time(app):
+    app.table("users", User, key="id")
+    app.sql("names", "SELECT * FROM users", key="id", latency="realtime")
+    assert refusal(app).startswith("view 'names' cannot run in real time: it reads table 'users'")
 
 
 @pytest.mark.parametrize("key", [(), []])

@@ -1,4 +1,4 @@
-"""App: the streams and views of one application, declared in its file.
+"""App: the streams, tables and views of one application, declared in its file.
 
 Declarations are only noted here; ``graph()`` checks them all together before anything starts.
 """
@@ -29,7 +29,7 @@ Key = str | Sequence[str]
 
 
 class App:
-    """An application: a name, its streams and its views. Declaring starts nothing and opens nothing."""
+    """An application: a name, its streams, its tables and its views. Declaring starts nothing and opens nothing."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -58,6 +58,26 @@ class App:
         self._streams.append(spec)
         return spec
 
+    def table(
+        self,
+        name: str,
+        type: type[Event],  # noqa: A002 (the word users expect)
+        *,
+        key: Key,
+        time: str = "",
+        topic: str | None = None,
+        delay: str = "10 minutes",
+        idle: str = "1 minute",
+    ) -> Stream:
+        """Declares a table: a topic in which the newest record of a key is its row, and a record without value deletes it.
+
+        A view that reads it sees rows that come in and rows that are taken out again. With ``time``, which says since when a row is
+        as it is, the table takes part in the watermark of its views; no row of it is ever late.
+        """
+        spec = Stream(name, type, _names(key), time, delay, topic, idle=idle, table=True)
+        self._streams.append(spec)
+        return spec
+
     def view(
         self,
         key: Key = (),
@@ -75,7 +95,8 @@ class App:
         ``late`` says what becomes of records that come after their window: ``hw.side()``, ``hw.drop()``, ``hw.correct("1 day")``. A row that has not changed for ``forget`` leaves the view.
         ``emit="ready"`` publishes a row only once the watermark says that it is complete.
         With ``append`` each row is a record of its own and replaces none: a stream made of streams.
-        Inputs are the parameter names, or ``inputs={"parameter": "stream"}``. The function stays callable in tests.
+        Inputs are the parameter names, or ``inputs={"parameter": "stream"}``: streams, tables, and other views. The function stays
+        callable in tests.
         """
         if callable(key):
             raise UsageError(f"view {key.__name__!r} has no key", hint="write @app.view(key=[...])")
@@ -122,7 +143,7 @@ class App:
         append: bool = False,
         emit: Literal["changes", "ready"] = "changes",
     ) -> None:
-        """Declares a view by a SQL query over streams; ``inputs={"alias": "stream"}`` names streams that are no SQL names."""
+        """Declares a view by a SQL query over streams, tables and views; ``inputs={"alias": "stream"}`` names streams that are no SQL names."""
         mapped = (
             dict(inputs)
             if inputs is not None

@@ -13,7 +13,7 @@ import msgspec
 
 from headwater.errors import UsageError
 from headwater.late import ARRIVAL, DURATION, Late, duration_us, side
-from headwater.schema import Event, columns
+from headwater.schema import Column, Event, columns
 
 __all__ = ["RESERVED", "Graph", "Stream", "View"]
 
@@ -21,10 +21,12 @@ RESERVED = (".progress", ".late", ".ledger", ".invalid", ".dead", ".shadow")
 """Endings of topics that Headwater writes beside a view or stream."""
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+EXACT = re.compile(r"BIGINT|STRING|BOOLEAN|TIMESTAMP|DATE|DECIMAL|BINARY")
+"""Kinds of columns that are the same whenever their text is."""
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """A declared stream: one topic, or all topics that match a pattern."""
+    """A declared stream or table: one topic, or all topics that match a pattern. A view that others read is one to them."""
 
     name: str
     type: type[Event]
@@ -34,6 +36,16 @@ class Stream(msgspec.Struct, frozen=True):
     topic_name: str | None = None
     pattern: str | None = None
     idle: str = "1 minute"
+    table: bool = False
+    """Whether the newest record of a key is its row, and one without value deletes it."""
+    view: bool = False
+    """Whether a view writes it."""
+    fields: tuple[Column, ...] = ()
+    """The columns of a view, which has no type."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.fields if self.view else columns(self.type)
 
     @property
     def topic(self) -> str:
@@ -42,7 +54,7 @@ class Stream(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """A declared view: a function or a query, its key, and its inputs as {parameter: stream}."""
+    """A declared view: a function or a query, its key, and its inputs as {parameter: stream, table or view}."""
 
     name: str
     key: tuple[str, ...]
@@ -67,35 +79,79 @@ class Graph:
         _check_names([*streams, *views])
         self.streams = {stream.name: stream for stream in streams}
         self.views = {view.name: view for view in views}
+        self._fields: dict[str, tuple[Column, ...]] = {}
         for stream in streams:
             _check_stream(stream)
         _check_topics(streams, views)
         for view in views:
             _check_view(view)
             _check_inputs(view, [*self.streams, *self.views])
-        _check_cycles(self.views)
+        self.views = _ordered(self.views)
         for view in views:
-            _check_depth(view, self.views)
+            _check_tier(view, self.views, self.inputs(view).values())
             _check_horizon(view, self.inputs(view).values())
 
     def inputs(self, view: View) -> dict[str, Stream]:
-        """The streams of a view by parameter name."""
-        return {parameter: self.streams[name] for parameter, name in view.inputs.items()}
+        """The streams, tables and views that a view reads, by parameter name."""
+        return {
+            parameter: self.streams[name] if name in self.streams else self._stream_of(self.views[name])
+            for parameter, name in view.inputs.items()
+        }
+
+    def upstream(self, view: View) -> list[View]:
+        """The views that a view reads."""
+        return [self.views[name] for name in dict.fromkeys(view.inputs.values()) if name in self.views]
+
+    def levels(self) -> list[list[View]]:
+        """The views, in parts that read only what the parts before them write."""
+        level: dict[str, int] = {}
+        for name, view in self.views.items():
+            level[name] = 1 + max((level[each.name] for each in self.upstream(view)), default=-1)
+        return [
+            [view for name, view in self.views.items() if level[name] == number]
+            for number in range(max(level.values(), default=-1) + 1)
+        ]
+
+    def knows(self, view: View) -> bool:
+        """Whether the columns of a view were learned."""
+        return view.name in self._fields
+
+    def learn(self, view: View, fields: tuple[Column, ...]) -> None:
+        """Notes the columns of a view, which are known once Spark has seen its query: who reads it needs them."""
+        self._fields[view.name] = fields
+
+    def _stream_of(self, view: View) -> Stream:
+        return Stream(
+            view.name,
+            Event,
+            view.key,
+            "",
+            "0 seconds",
+            table=not view.append,
+            view=True,
+            fields=self._fields.get(view.name, ()),
+        )
 
     def text(self) -> str:
-        """The drawing that ``headwater graph`` prints: each stream with the views that read it."""
+        """The drawing that ``headwater graph`` prints: each stream, table and view with the views that read it."""
         lines = [self.name]
         width = max((len(view) for view in self.views), default=0)
-        for stream in self.streams.values():
-            lines += ["", _stream_line(stream)]
-            readers = [view for view in self.views.values() if stream.name in view.inputs.values()]
+        read = {name for view in self.views.values() for name in view.inputs.values()}
+        sources: list[Stream | View] = [*self.streams.values()]
+        sources += [view for view in self.views.values() if view.name in read]
+        for source in sources:
+            lines += ["", f"{source.name}  view" if isinstance(source, View) else _stream_line(source)]
+            readers = [view for view in self.views.values() if source.name in view.inputs.values()]
             for view in readers:
                 edge = "└─►" if view is readers[-1] else "├─►"
-                lines.append(f"  {edge} {view.name:<{width}}  {_view_line(view, stream.name)}")
+                lines.append(f"  {edge} {view.name:<{width}}  {_view_line(view, source.name)}")
         return "\n".join(lines)
 
 
 def _stream_line(stream: Stream) -> str:
+    if stream.table:
+        time = f" · time {stream.time} · delay {stream.delay}" if stream.time else ""
+        return f"{stream.name}  table · topic {stream.topic} · key {', '.join(stream.key)}{time}"
     where = f"topics {stream.pattern}" if stream.pattern else f"topic {stream.topic}"
     time = "of arrival" if stream.time == ARRIVAL else stream.time
     return f"{stream.name}  {where} · key {', '.join(stream.key)} · time {time} · delay {stream.delay}"
@@ -113,7 +169,7 @@ def _view_line(view: View, shown: str) -> str:
 def _check_names(specs: Iterable[Stream | View]) -> None:
     seen: dict[str, Stream | View] = {}
     for spec in specs:
-        kind = type(spec).__name__.lower()
+        kind = _kind(spec)
         if not NAME.fullmatch(spec.name) or spec.name in {".", ".."}:
             raise UsageError(
                 f"{kind} name {spec.name!r} is no topic name",
@@ -128,13 +184,17 @@ def _check_names(specs: Iterable[Stream | View]) -> None:
         if spec.name in seen:
             raise UsageError(
                 f"two declarations are named {spec.name!r}",
-                hint="each stream and view needs a name of its own",
+                hint="each stream, table and view needs a name of its own",
             )
         seen[spec.name] = spec
 
 
+def _kind(spec: Stream | View) -> str:
+    return "view" if isinstance(spec, View) else "table" if spec.table else "stream"
+
+
 def _check_stream(stream: Stream) -> None:
-    what = f"stream {stream.name!r}"
+    what = f"{_kind(stream)} {stream.name!r}"
     kinds = {column.name: column.kind for column in columns(stream.type)}
     if not stream.key:
         raise UsageError(f"{what} has no key", expected=f"one or more of {', '.join(kinds)}")
@@ -143,7 +203,13 @@ def _check_stream(stream: Stream) -> None:
             raise UsageError(
                 f"{what}: key {name!r} is no field of {stream.type.__name__}", hint=_nearest(name, kinds)
             )
-    if stream.time != ARRIVAL:
+        if stream.table and not EXACT.match(kinds[name]):
+            raise UsageError(
+                f"{what}: key {name!r} has no exact text",
+                got=kinds[name],
+                expected="text, whole numbers, decimals, booleans, dates, timestamps or bytes",
+            )
+    if stream.time != ARRIVAL and (stream.time or not stream.table):
         _check_event_time(stream, kinds)
     for name, length in (("delay", stream.delay), ("idle", stream.idle)):
         if not DURATION.fullmatch(length):
@@ -157,7 +223,7 @@ def _check_stream(stream: Stream) -> None:
 
 
 def _check_event_time(stream: Stream, kinds: Mapping[str, str]) -> None:
-    what = f"stream {stream.name!r}"
+    what = f"{_kind(stream)} {stream.name!r}"
     times = [name for name, kind in kinds.items() if kind == "TIMESTAMP"]
     if not stream.time:
         raise UsageError(
@@ -191,11 +257,11 @@ def _check_pattern(stream: Stream, what: str) -> None:
 
 
 def _check_topics(streams: Sequence[Stream], views: Sequence[View]) -> None:
-    taken = {stream.topic: stream.name for stream in streams if stream.pattern is None}
+    taken = {stream.topic: f"{_kind(stream)} {stream.name!r}" for stream in streams if stream.pattern is None}
     for view in views:
         if view.name in taken:
             raise UsageError(
-                f"view {view.name!r} would write the topic of stream {taken[view.name]!r}",
+                f"view {view.name!r} would write the topic of {taken[view.name]}",
                 hint="rename the view",
             )
 
@@ -265,6 +331,8 @@ def _check_time(view: View) -> None:
 
 def _check_horizon(view: View, streams: Iterable[Stream]) -> None:
     for stream in streams:
+        if stream.table or stream.view:
+            continue
         if view.late.policy == "correct" and view.late.horizon_us < duration_us(stream.delay):
             raise UsageError(
                 f"view {view.name!r}: stragglers are waited for less than what is no straggler",
@@ -285,9 +353,9 @@ def _check_inputs(view: View, known: list[str]) -> None:
             raise UsageError(f"view {view.name!r}: unknown input {name!r}", hint=_nearest(name, known))
 
 
-def _check_cycles(views: Mapping[str, View]) -> None:
-    """Walks from each view to the views it reads; meeting one that is still being walked is a cycle."""
-    done: set[str] = set()
+def _ordered(views: Mapping[str, View]) -> dict[str, View]:
+    """The views, each behind those that it reads. Meeting one that is still being walked is a circle."""
+    done: dict[str, View] = {}
 
     def walk(name: str, path: tuple[str, ...]) -> None:
         if name in path:
@@ -298,17 +366,27 @@ def _check_cycles(views: Mapping[str, View]) -> None:
         if name in views and name not in done:
             for source in views[name].inputs.values():
                 walk(source, (*path, name))
-            done.add(name)
+            done[name] = views[name]
 
     for name in views:
         walk(name, ())
+    return done
 
 
-def _check_depth(view: View, views: Mapping[str, View]) -> None:
-    for name in view.inputs.values():
-        if name in views:
-            hint = f"let it read {', '.join(views[name].inputs.values())}: a view's topic holds every version of a row, and counting those would be wrong"
-            raise UsageError(f"view {view.name!r} reads view {name!r}; views of views come later", hint=hint)
+def _check_tier(view: View, views: Mapping[str, View], inputs: Iterable[Stream]) -> None:
+    """Rows of real-time views come in any order, and a real-time view itself keeps nothing with which it could follow a table."""
+    for source in inputs:
+        if view.latency == "realtime" and (source.table or source.view):
+            raise UsageError(
+                f"view {view.name!r} cannot run in real time: it reads {'view' if source.view else 'table'} {source.name!r}",
+                hint="leave out latency='realtime'",
+            )
+        if source.view and views[source.name].latency == "realtime":
+            raise UsageError(
+                f"view {view.name!r} reads view {source.name!r}, which runs in real time",
+                expected="a view in batches: its topic says up to where it is complete",
+                hint=f"leave out latency='realtime' in {source.name!r}, or read {', '.join(views[source.name].inputs.values())}",
+            )
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -105,6 +105,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By what its rows were judged late, in microseconds; None for a view that keeps nothing for a time."""
     complete: int | None = None
     """Up to when its rows are complete, but for corrections: the watermark, or less behind an operator that holds rows back."""
+    views: tuple[str, ...] = ()
+    """The views among its inputs: up to when its rows are complete is bounded by theirs (``wait.py``)."""
     now_us: int = 0
     """What the clock said when it was planned."""
     heard: dict[str, Heard] = {}

@@ -2,9 +2,10 @@
 
 Every batch of a view leaves a result in ``<view>.progress`` that says up to where it has read (``headwater.result``). A position is
 covered when a result has read at least so far; what its view made of that is complete, in the view's topic, up to the result's
-outputs. These are a position again: of the view, for whoever waits for what reads the view.
+outputs. These are a position again: of the view, for whoever waits for what reads the view (``history.py``).
 """
 
+import contextlib
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ from typing import Any, Self
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
+from headwater import history
 from headwater.access import Log
 from headwater.client import TIMEOUT_S, Client, acquaint, consumer
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings, load
 from headwater.errors import Behind, MachineError, UsageError
+from headwater.history import History, Mark
 from headwater.position import Position
 from headwater.result import topic
 
@@ -26,7 +29,7 @@ __all__ = ["Follower", "History", "Mark", "wait"]
 WAIT_S = 10.0
 TAIL_OFFSETS = 32
 """So far before its end a topic of results is begun: a result and its transaction's marker take two."""
-RESULTS_KEPT = 64
+RESULTS_READ = 64
 POLL_S = 0.25
 CHECK_S = 1.0
 """How long a topic of results counts as there; the client says nothing of one that was deleted, for half a minute or for ever."""
@@ -40,8 +43,8 @@ GONE = ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN
 def wait(
     view: str, at_least: Position | str, timeout: float = WAIT_S, *, log: Log | Settings | None = None
 ) -> Position:
-    """Blocks until ``view`` has taken in all before a position of its input topics; returns the position of its own topic up to
-    which a reader then has to read.
+    """Blocks until ``view`` has taken in all before a position of its input topics, or of those of the views that it reads; returns
+    the position of its own topic up to which a reader then has to read.
 
     ``log`` is an address, an Access or Settings; without it, the settings of file and environment. Raises `Behind` when the time is
     over, UsageError for a view without results and for topics that the view does not read. Who waits often keeps a `Follower`.
@@ -50,73 +53,7 @@ def wait(
         return follower.wait(view, at_least, timeout)
 
 
-class Mark(msgspec.Struct, frozen=True):
-    """What of a result says how far its view is. The rest, above all the names of state files, is not kept here."""
-
-    run: str
-    inputs: dict[str, dict[int, int]]
-    outputs: dict[int, int] = {}
-    complete: int | None = None
-    shadow: bool = False
-    """Of a run that is only prepared beside the live one: nobody reads it yet."""
-
-
 _decode = msgspec.json.Decoder(Mark).decode
-
-
-class History(msgspec.Struct, frozen=True):
-    """The newest results of one view, of one run, the newest last. No I/O.
-
-    A new run begins a new history: what an earlier one has read says nothing about it.
-    """
-
-    view: str
-    results: tuple[Mark, ...] = ()
-
-    def then(self, result: Mark) -> "History":
-        """The history with one more result."""
-        if result.shadow:
-            return self
-        before = self.results if self.results and self.results[-1].run == result.run else ()
-        return History(self.view, (*before[1 - RESULTS_KEPT :], result))
-
-    def covering(self, position: Position) -> Position | None:
-        """The outputs of the first result that covers a position, or None while there is none; UsageError for foreign topics."""
-        if not self.results:
-            return None
-        asked = {name: offsets for name, offsets in position.offsets.items() if offsets}
-        foreign = asked.keys() - self.results[-1].inputs.keys()
-        if foreign:
-            raise UsageError(
-                f"view {self.view!r} does not read {', '.join(sorted(foreign))}",
-                expected=f"a position of {', '.join(sorted(self.results[-1].inputs))}",
-            )
-        for result in self.results:
-            if Position(result.inputs).covers(Position(asked)):
-                return Position({self.view: result.outputs} if result.outputs else {})
-        return None
-
-    def complete(self, held: Position) -> int | None:
-        """Up to when the rows of whoever has read the view's topic up to ``held`` are complete, but for corrections, in microseconds.
-
-        None when no result says so: the view keeps no time, or so little of it was read that the results of then are no longer kept.
-        """
-        here = Position(held.offsets)  # in which build of a table they are reached does not matter
-        found = [
-            result.complete
-            for result in self.results
-            if result.complete is not None and here.covers(Position({self.view: result.outputs}))
-        ]
-        return max(found, default=None)
-
-    def behind(self, position: Position, seconds: float) -> Behind:
-        """The error for whoever has waited in vain; it says how far the view is."""
-        what = f"view {self.view!r} has not come so far within {seconds:g} s"
-        if not self.results:
-            return Behind(what, got="no result yet", expected=str(position), hint="real-time views have none")
-        inputs = self.results[-1].inputs
-        here = Position({name: inputs[name] for name in position.offsets if name in inputs})
-        return Behind(what, got=str(here), expected=str(position), hint="is its pipeline running?")
 
 
 @dataclass(slots=True, eq=False)
@@ -170,7 +107,16 @@ class Follower:
         self._client.close()
 
     def follow(self, view: str) -> None:
-        """Begins to read the results of a view, or looks whether they are still those; UsageError when there are none."""
+        """Begins to read the results of a view, or looks whether they are still those; UsageError when there are none.
+
+        Its results say which other views it reads: those are followed too, and may be without results.
+        """
+        self._follow(view)
+        for each in self._history(view).views:
+            with contextlib.suppress(UsageError):
+                self.follow(each)
+
+    def _follow(self, view: str) -> None:
         with self._lock:
             known = self._following.get(view)
             if known and self._clock.monotonic() < known.checked + CHECK_S:
@@ -188,18 +134,20 @@ class Follower:
             self._following[view].checked = self._clock.monotonic()
 
     def covering(self, view: str, position: Position) -> Position | None:
-        """What `History.covering` says now."""
-        return self._history(view).covering(position)
+        """What `History.covering` says now, also of positions of what the views are made of that it reads."""
+        return history.covering(self._histories, view, position)
 
     def complete(self, view: str, held: Position) -> int | None:
-        """What `History.complete` says now."""
-        return self._history(view).complete(held)
+        """What `History.complete` says now, and not more than the views that it reads."""
+        return history.complete(self._histories, view, held)
 
     def caught_up(self, view: str) -> bool:
         """Whether the results that were there when a view was first followed have been read."""
         reading = self._following.get(view)
         # The marker of a transaction stands behind its result, and is not seen.
-        return reading is not None and (reading.ended or reading.read + 1 >= reading.end)
+        if reading is None or not (reading.ended or reading.read + 1 >= reading.end):
+            return False
+        return all(self.caught_up(each) for each in self._history(view).views if each in self._following)
 
     def behind(self, view: str, position: Position, seconds: float) -> Behind:
         return self._history(view).behind(position, seconds)
@@ -211,7 +159,15 @@ class Follower:
         if first is None:
             return set()
         # consume alone would wait for a full batch; with no time to wait it takes what is there.
-        return self._take([first, *self._consumer.consume(RESULTS_KEPT, 0)])
+        news = self._take([first, *self._consumer.consume(RESULTS_READ, 0)])
+        for view in sorted(news):
+            for each in self._history(view).views:
+                if each not in self._following:
+                    with contextlib.suppress(UsageError):
+                        self.follow(each)
+        while more := {view for view, each in list(self._histories.items()) if news & {*each.views}} - news:
+            news |= more  # what reads them may have come further by that
+        return news
 
     def wait(self, view: str, at_least: Position | str, timeout: float = WAIT_S) -> Position:
         """`wait`, without a new connection for each call."""

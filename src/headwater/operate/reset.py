@@ -15,14 +15,22 @@ __all__ = ["reset"]
 def reset(settings: Settings, view: str) -> None:
     """Removes a view's topics and its checkpoint; its streams and other views are not touched.
 
-    Raises UsageError while the pipeline runs, and for a view that has published nothing.
+    Raises UsageError while the pipeline runs, for a view that has published nothing, and for one that others read: they could not go on.
     """
     refuse_while_running(settings, f"view {view!r} cannot be reset")
-    known = Client(settings.access).partitions()
+    client = Client(settings.access)
+    known = client.partitions()
     if result.topic(view) not in known:
         raise UsageError(
             f"there is no view {view!r} with results", hint="headwater topic list shows what there is"
         )
+    for reader in (name.removesuffix(result.topic("")) for name in known if name.endswith(result.topic(""))):
+        last = result.current(result.results(client, reader))
+        if last is not None and view in last.views:
+            raise UsageError(
+                f"view {view!r} cannot be reset: view {reader!r} reads it",
+                hint=f"headwater view reset {reader} first, or make it anew beside the old one: headwater view rebuild {view} APP",
+            )
     for name in (view, result.topic(view)):
         if name in known:
             topic.delete(settings.access, name)

@@ -14,7 +14,7 @@ from headwater.app import App
 from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.graph import Graph, Stream, View
-from headwater.pipeline import query, session, source, wire
+from headwater.pipeline import kinds, query, session, source, weights, wire
 from headwater.pipeline.topics import Positions, Topics
 from headwater.position import Position
 
@@ -38,27 +38,83 @@ def batch(
 ) -> DataFrame:
     """The rows of a view over the log up to a position (None: all that it holds now), but for the records that are named.
 
-    Of a topic or partition that the position does not name nothing is read. UsageError when the log does not reach so far.
+    Of a topic or partition that the position does not name nothing is read. A view among its inputs is read from its topic if the position
+    names that, and otherwise made in batch too. UsageError when the log does not reach so far.
     """
     graph = app.graph()
     if view not in graph.views:
         raise UsageError(f"unknown view {view!r}", expected=", ".join(graph.views))
-    spec = graph.views[view]
     spark = session.start(settings, import_folder=app.folder)
-    ends = None if upto is None else _ends(settings, graph, spec, upto)
     left_out = spark.createDataFrame([*without], source.PLACE) if without else None
-    inputs = {
-        parameter: source.batch(
-            spark,
-            settings.access,
-            stream,
-            graph,
-            ends=None if ends is None else ends[stream.name],
-            without=left_out,
+    making = _Making(spark, settings, graph, upto, left_out)
+    if upto is not None:
+        making.check(graph.views[view], upto)
+    return making.answer(graph.views[view])
+
+
+class _Making:
+    """The rows of views, each made of its inputs up to one position of the log."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        graph: Graph,
+        upto: Position | None,
+        left_out: DataFrame | None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._graph = graph
+        self._upto = upto
+        self._left_out = left_out
+
+    def answer(self, view: View) -> DataFrame:
+        """The rows that a reader of the view would see: without columns of ours, and without what is gone."""
+        inputs = {parameter: self._input(stream) for parameter, stream in self._graph.inputs(view).items()}
+        made = weights.carried(f"view {view.name!r}", query.build(self._spark, view, inputs))
+        wire.check(made, view)
+        if wire.GONE in made.columns:
+            made = made.where(~F.coalesce(F.col(wire.GONE), F.lit(False)))
+        shown = made.drop(*[name for name in made.columns if name.startswith("_")])
+        self._graph.learn(view, kinds.columns_of(shown.schema))
+        return shown
+
+    def _input(self, stream: Stream) -> DataFrame:
+        if stream.view:
+            made = self.answer(self._graph.views[stream.name])
+            if self._upto is None or stream.topic not in self._upto.offsets:
+                return made.withColumn(wire.WEIGHT, F.lit(1)) if stream.table else made
+            fields = kinds.columns_of(made.schema)
+            stream = msgspec.structs.replace(stream, fields=fields)
+        ends = None if self._upto is None else _ends(self._settings, self._graph, stream, self._upto)
+        return source.batch(
+            self._spark, self._settings.access, stream, self._graph, ends=ends, without=self._left_out
         )
-        for parameter, stream in graph.inputs(spec).items()
-    }
-    return _answer(spark, spec, inputs)
+
+    def check(self, view: View, upto: Position) -> None:
+        """Refuses a position that has nothing to do with a view."""
+        topics = Topics(self._settings.access)
+        try:
+            known = {
+                topic
+                for stream in self._streams(view)
+                for topic in (topics.of(stream, self._graph) if stream.pattern else [stream.topic])
+            }
+        finally:
+            topics.close()
+        if not known.intersection(upto.offsets):
+            raise UsageError(
+                f"the position names no topic of view {view.name!r}",
+                got=", ".join(upto.offsets) or "none",
+                expected=", ".join(stream.pattern or stream.topic for stream in self._streams(view)),
+            )
+
+    def _streams(self, view: View) -> Iterator[Stream]:
+        """All that a view is made of, through other views too."""
+        yield from self._graph.inputs(view).values()
+        for each in self._graph.upstream(view):
+            yield from self._streams(each)
 
 
 def records(rows: DataFrame, view: View) -> Iterator[tuple[str, bytes]]:
@@ -76,35 +132,17 @@ def rows(app: App, settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-def _answer(spark: SparkSession, view: View, inputs: dict[str, DataFrame]) -> DataFrame:
-    """The rows that a reader of the view would see: without columns of ours, and without what is gone."""
-    made = query.build(spark, view, inputs)
-    wire.check(made, view)
-    if wire.GONE in made.columns:
-        made = made.where(~F.coalesce(F.col(wire.GONE), F.lit(False)))
-    return made.drop(*[name for name in made.columns if name.startswith("_")])
-
-
-def _ends(settings: Settings, graph: Graph, view: View, upto: Position) -> dict[str, Positions]:
-    """For each stream of the view, the positions that are to be read up to; a partition with nothing to read is left out."""
+def _ends(settings: Settings, graph: Graph, stream: Stream, upto: Position) -> Positions:
+    """The positions that a stream is to be read up to; a partition with nothing to read is left out."""
     topics = Topics(settings.access)
     try:
-        found = {stream.name: _checked(topics, graph, stream, upto) for stream in graph.inputs(view).values()}
+        wanted = _checked(topics, graph, stream, upto)
     finally:
         topics.close()
-    if not any(topic in upto.offsets for wanted in found.values() for topic in wanted):
-        raise UsageError(
-            f"the position names no topic of view {view.name!r}",
-            got=", ".join(upto.offsets) or "none",
-            expected=", ".join(stream.pattern or stream.topic for stream in graph.inputs(view).values()),
-        )
     return {
-        name: {
-            topic: kept
-            for topic, partitions in wanted.items()
-            if (kept := {number: end for number, (start, end) in partitions.items() if end > start})
-        }
-        for name, wanted in found.items()
+        topic: kept
+        for topic, partitions in wanted.items()
+        if (kept := {number: end for number, (start, end) in partitions.items() if end > start})
     }
 
 

@@ -2,9 +2,11 @@
 
     _gone     true: the row of this key is no longer in the view, whatever its other columns say
     _until    the row is complete once the watermark has reached this time
+    _weight   of rows of tables (``weights.py``): 1, the row comes in; -1, it goes out
 
 An operator gives them to its rows, and they follow the rows through ``select``. A filter behind an aggregate would let a row in and
-never take it out again when it no longer fits; here it marks the row as gone instead.
+never take it out again when it no longer fits; here it marks the row as gone instead. Behind a table it needs no mark: what a change takes
+out has passed the filter before, or has not.
 """
 
 from typing import Any
@@ -14,9 +16,9 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import UsageError
 from headwater.graph import View
-from headwater.pipeline import catalyst
+from headwater.pipeline import catalyst, weights
 from headwater.pipeline.operator import FILE
-from headwater.pipeline.wire import GONE, UNTIL, is_window
+from headwater.pipeline.wire import GONE, UNTIL, WEIGHT, is_window
 
 __all__ = ["HIDDEN", "followed", "until_expression"]
 
@@ -30,6 +32,12 @@ def followed(rows: DataFrame, view: View) -> DataFrame:
 
     In a view that appends no row replaces another, so that none has to be taken out: its filters stay as they are.
     """
+    rows = weights.carried(f"view {view.name!r}", rows)
+    if view.append and WEIGHT in rows.columns:
+        raise UsageError(
+            f"view {view.name!r} appends, and rows of a table are taken out again when they change",
+            hint="leave out append=True",
+        )
     plan = catalyst.plan(rows)
     if not _changes(plan):
         return rows
@@ -53,7 +61,8 @@ def _walk(rows: DataFrame, node: Any, view: View) -> Any:
         _check(node, view)
         return node
     child = _walk(rows, node.child(), view)
-    if kind == "Filter" and not view.append and not _settled(node.condition(), child):
+    plain = view.append or _has(node, WEIGHT)
+    if kind == "Filter" and not plain and not _settled(node.condition(), child):
         return _marked(rows, node.condition(), child)
     if kind == "Project":
         missing = [

@@ -40,7 +40,7 @@ from headwater.late import duration_us
 from headwater.pipeline import timers
 from headwater.pipeline.keyed import decoder
 from headwater.pipeline.layout import FORGETTING
-from headwater.pipeline.operator import Applied, Moment, Spec, State, run
+from headwater.pipeline.operator import Applied, Moment, State, Staying, run
 from headwater.pipeline.plan import DELAY
 from headwater.pipeline.time import NEVER
 
@@ -112,7 +112,7 @@ def _offset(received: int, own: int, samples: Sequence[Sample], limits: Limits) 
     return offset, "shifted" if near else "unsure"
 
 
-class Clocks(Spec, frozen=True, kw_only=True):
+class Clocks(Staying, frozen=True, kw_only=True):
     """All rows with ``corrected`` and ``correction``, each once, when the watermark has passed its ``received``."""
 
     key: tuple[str, ...]

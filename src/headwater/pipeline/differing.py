@@ -10,9 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from headwater.errors import UsageError
 from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.wire import WEIGHT
 
-__all__ = ["NO_ROWS", "PUBLISH", "Appending", "Differing", "appended", "differing", "revised"]
+__all__ = [
+    "NO_ROWS",
+    "PUBLISH",
+    "Appending",
+    "Differing",
+    "appended",
+    "consolidated",
+    "differing",
+    "revised",
+]
 
 PUBLISH = "publish"
 """The name of this step among the operators of a view."""
@@ -22,16 +33,26 @@ NO_ROWS = StructType([])
 
 
 class Differing(Spec, frozen=True):
-    """Rows as ``_key`` and ``_value``; a null value takes the key out of the view. State: the row as it was published."""
+    """Rows as ``_key`` and ``_value``; a null value takes the key out of the view. State: the row as it was published.
+
+    With ``weighted`` a row has a ``_weight`` too, and a key whose row goes out is taken out unless another comes in.
+    """
 
     kind: str = PUBLISH
     key: tuple[str, ...] = ()
+    weighted: bool = False
 
     def schema(self, rows: StructType) -> StructType:  # noqa: ARG002
         return NO_ROWS
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
-        return Applied(pa.table({}), differing(_sorted(rows), state))
+        if not self.weighted:
+            return Applied(pa.table({}), differing(_sorted(rows), state))
+        taken = consolidated(rows)
+        alone = [key for key, (value, replaces) in taken.items() if value is not None and not replaces]
+        for key in state.get(alone):
+            raise _not_unique(key)
+        return Applied(pa.table({}), differing({key: value for key, (value, _) in taken.items()}, state))
 
 
 class Appending(Spec, frozen=True):
@@ -57,6 +78,33 @@ def appended(changes: Iterator[tuple[bytes, bytes | None]]) -> Iterator[tuple[by
 
 
 _record = msgspec.msgpack.Decoder(tuple[bytes, bytes])
+
+
+def consolidated(rows: pa.Table) -> dict[bytes, tuple[bytes | None, bool]]:
+    """Of each key that changes, in order: the row that comes in, or None, and whether one goes out."""
+    summed = rows.group_by(["_key", "_value"]).aggregate([(WEIGHT, "sum")])
+    net = summed.filter(pc.not_equal(summed.column(f"{WEIGHT}_sum"), 0))
+    order = pc.sort_indices(net, [("_key", "ascending"), ("_value", "ascending")])
+    keys, values = (net.column(name).cast(pa.binary()).take(order).to_pylist() for name in ("_key", "_value"))
+    weights = net.column(f"{WEIGHT}_sum").take(order).to_pylist()
+    taken: dict[bytes, tuple[bytes | None, bool]] = {}
+    for key, value, weight in zip(keys, values, weights, strict=True):
+        there, replaces = taken.get(key, (None, False))
+        if weight > 0:
+            if weight > 1 or there is not None:
+                raise _not_unique(key)
+            taken[key] = (value, replaces)
+        else:
+            taken[key] = (there, True)
+    return taken
+
+
+def _not_unique(key: bytes) -> UsageError:
+    return UsageError(
+        f"the key of the view is not unique: there are two rows with {key.decode()!r}",
+        expected="one row for each key",
+        hint="name more columns in key=, or bring the rows of a key together with hw.group; if the view's filters were changed: headwater view rebuild",
+    )
 
 
 def _sorted(rows: pa.Table) -> dict[bytes, bytes | None]:

@@ -18,12 +18,12 @@ from pyspark.sql.types import StructType
 
 from headwater.pipeline import timers, windowed
 from headwater.pipeline.layout import FORGETTING
-from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.operator import Applied, Moment, State, Staying
 
 __all__ = ["Distinct"]
 
 
-class Distinct(Spec, frozen=True, kw_only=True):
+class Distinct(Staying, frozen=True, kw_only=True):
     """Rows as they came, each once. State: a time for each row that has gone on."""
 
     key: tuple[str, ...]

@@ -83,7 +83,7 @@ class InvalidRecords:
         for row in source.invalid(spark, self._topics.log, stream, starts, ends).toLocalIterator():
             value = None if row.value is None else bytes(row.value)
             self._send(
-                Invalid(row.topic, row.partition, row.offset, reason(value, stream.type), _text(value)),
+                Invalid(row.topic, row.partition, row.offset, _reason(value, stream), _text(value)),
                 failed,
             )
         if self._producer.flush(FLUSH_SECONDS_MAX) or failed:
@@ -103,6 +103,12 @@ class InvalidRecords:
     @functools.cached_property
     def _producer(self) -> Producer:
         return producer(self._topics.log)
+
+
+def _reason(value: bytes | None, stream: Stream) -> str:
+    if stream.table and value is None:
+        return f"it deletes a row, and its key is no {', '.join(stream.key)} of table {stream.name!r}"
+    return "a row of another kind" if stream.view else reason(value, stream.type)
 
 
 def _text(value: bytes | None) -> str | None:

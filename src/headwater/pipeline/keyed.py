@@ -20,12 +20,12 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import UsageError
-from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.operator import Applied, Moment, State, Staying
 
-__all__ = ["Count", "Latest", "decoder"]
+__all__ = ["Count", "Latest", "decoder", "python_type"]
 
 
-class Count(Spec, frozen=True):
+class Count(Staying, frozen=True):
     """The number of rows of each key, as a column of its own. State: eight bytes a key."""
 
     key: tuple[str, ...]
@@ -48,7 +48,7 @@ class Count(Spec, frozen=True):
         return Applied(pa.table(columns | {self.column: pa.array(totals, pa.int64())}), dict(changes))
 
 
-class Latest(Spec, frozen=True):
+class Latest(Staying, frozen=True):
     """The row of each key with the greatest time, whatever the order of arrival. State: its time and the row, in bytes that sort as they do."""
 
     key: tuple[str, ...]
@@ -121,7 +121,7 @@ class Latest(Spec, frozen=True):
 
 def decoder(schema: pa.Schema) -> Any:
     """Reads a row back with the types that its columns have."""
-    types = tuple(_python(field.type) | None for field in schema)
+    types = tuple(python_type(field.type) | None for field in schema)
     return msgspec.msgpack.Decoder(tuple[types]).decode  # type: ignore[valid-type]
 
 
@@ -137,9 +137,12 @@ _PYTHON = (
 )
 
 
-def _python(kind: pa.DataType) -> Any:
+def python_type(kind: pa.DataType) -> Any:
+    """The Python type of the values that Arrow gives for a column of this kind."""
     if pt.is_list(kind):
-        return list[_python(kind.value_type) | None]  # type: ignore[misc]
+        return list[python_type(kind.value_type) | None]  # type: ignore[misc]
+    if pt.is_map(kind):
+        return list[tuple[python_type(kind.key_type), python_type(kind.item_type) | None]]  # type: ignore[misc]
     if pt.is_struct(kind):
-        return TypedDict("Inner", {field.name: _python(field.type) | None for field in kind})  # type: ignore[operator]
+        return TypedDict("Inner", {field.name: python_type(field.type) | None for field in kind})  # type: ignore[operator]
     return next((python for fits, python in _PYTHON if fits(kind)), str)

@@ -24,7 +24,7 @@ from pyspark.sql.types import StringType, StructType
 
 from headwater.errors import MachineError, UsageError
 from headwater.late import duration_us
-from headwater.pipeline import wire
+from headwater.pipeline import weights, wire
 from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.plan import observations
 from headwater.pipeline.points import passes
@@ -43,6 +43,7 @@ __all__ = [
     "Site",
     "Spec",
     "State",
+    "Staying",
     "Written",
     "building",
     "run",
@@ -117,6 +118,11 @@ class Logic(Protocol):
         ...
 
     @property
+    def weighs(self) -> bool:
+        """Whether it knows rows with a ``_weight``, which are taken out again; one that does not is not applied to them."""
+        ...
+
+    @property
     def layout(self) -> str:
         """How its entries belong to keys (``layout.py``): '' when each is a key and its value."""
         ...
@@ -129,12 +135,19 @@ class Logic(Protocol):
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """What is true of most logics: no time-outs, and state that is keys and values."""
+    """What is true of most logics: no time-outs, rows of tables are known, and state that is keys and values."""
 
     timed: str = ""
     keeps: bool = True
     behind: str = ""
+    weighs: bool = True
     layout: str = PLAIN
+
+
+class Staying(Spec, frozen=True, kw_only=True):
+    """A logic for which every row comes in and stays: it is not applied to rows of tables."""
+
+    weighs: bool = False
 
 
 class Nothing:
@@ -227,6 +240,12 @@ def building(site: Site) -> Iterator[Site]:
 
 def run(logic: Logic, frame: DataFrame) -> DataFrame:
     """Applies an operator to a DataFrame, streaming or not."""
+    frame = weights.carried(logic.kind, frame)
+    if wire.WEIGHT in frame.columns and not logic.weighs:
+        raise UsageError(
+            f"{logic.kind} takes every row for one that stays, and those of a table are taken out again when they change",
+            hint="hw.group counts and sums rows of tables",
+        )
     missing = [name for name in logic.key if name not in frame.columns]
     if missing or not logic.key:
         got = ", ".join(logic.key) or "no key"

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from headwater.errors import UsageError
+from headwater.pipeline import weights
 from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["LEFT", "RIGHT", "On", "columns_on", "paired"]
@@ -22,6 +23,9 @@ On = str | Sequence[str] | Mapping[str, str]
 
 def paired(what: str, left: DataFrame, right: DataFrame, on: On) -> tuple[DataFrame, tuple[str, ...]]:
     """Both inputs as rows of one frame, and the names of its key columns. ``what`` names the operator in errors."""
+    left, right = weights.carried(what, left), weights.carried(what, right)
+    for each in (left, right):
+        weights.check_settled(what, each)
     pairs = columns_on(what, left.schema, right.schema, on)
     key = tuple(f"_on{number}" for number in range(1, len(pairs) + 1))
     kinds = {LEFT: _row(left.schema), RIGHT: _row(right.schema)}

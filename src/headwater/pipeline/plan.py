@@ -18,6 +18,7 @@ from headwater.pipeline.wire import VERSION
 __all__ = [
     "DELAY",
     "bloom",
+    "check_tables",
     "check_windows",
     "keeps_time",
     "name_observations",
@@ -58,6 +59,20 @@ def watermarks(rows: DataFrame) -> int:
 def keeps_time(rows: DataFrame) -> bool:
     """Whether Spark keeps something in this plan until event time has passed it: windows, joins of streams, duplicates."""
     return bool(catalyst.find(catalyst.plan(rows), _is_bounded))
+
+
+def check_tables(rows: DataFrame, view: View) -> None:
+    """Refuses a table that is used twice: each use would be read at positions of its own, and both would share one state."""
+    names = [
+        str(node.name())
+        for node in catalyst.find(catalyst.plan(rows), lambda node: node.nodeName() == "CollectMetrics")
+    ]
+    if any(names.count(name) > 1 for name in names if name.startswith("state current")):
+        raise UsageError(
+            f"view {view.name!r} uses a table twice",
+            expected="a parameter for each use",
+            hint='like inputs={"users": "users", "managers": "users"}',
+        )
 
 
 def check_windows(rows: DataFrame, view: View) -> None:

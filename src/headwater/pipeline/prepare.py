@@ -8,7 +8,7 @@ from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.graph import Graph, View
 from headwater.late import duration_us
-from headwater.pipeline import changing, operator, plan, query, source, stage, wire
+from headwater.pipeline import changing, kinds, operator, plan, query, source, stage, wire
 from headwater.pipeline.definition import define
 from headwater.pipeline.operator import Site
 from headwater.pipeline.publish import Prepared
@@ -48,12 +48,25 @@ def prepare(
     inputs = {
         stream.name: Input(duration_us(stream.delay), duration_us(stream.idle))
         for stream in graph.inputs(view).values()
-        if judged
+        if judged and stream.time
     }
     definition = define(view, graph, frame, site)
     staged = stage.staged(frame, view, site, judged=judged)
     ready = plan.name_observations(staged)
-    return Prepared(view, ready, site.timed, site.layouts, shards, inputs, definition, site.holds, judge)
+    return Prepared(
+        view,
+        ready,
+        site.timed,
+        site.layouts,
+        shards,
+        inputs,
+        definition,
+        site.holds,
+        judge,
+        views=tuple(each.name for each in graph.upstream(view)),
+        open_ended=not judged
+        and any(not each.table and not each.view for each in graph.inputs(view).values()),
+    )
 
 
 def _build(
@@ -65,20 +78,27 @@ def _build(
     *,
     judge: Judge | None = None,
 ) -> tuple[DataFrame, Site]:
-    inputs = {
-        parameter: source.stream(
-            spark,
-            settings.access,
-            stream,
-            graph,
-            realtime=view.latency == "realtime",
-            judge=judge,
-        )
-        for parameter, stream in graph.inputs(view).items()
-    }
+    for each in graph.upstream(view):
+        if not graph.knows(each):
+            made, _ = _build(spark, settings, graph, each, shards)
+            graph.learn(each, kinds.columns_of(made.schema))
     site = Site(shards, lambda: source.ticks(spark, settings.access, view.name))
     with operator.building(site):
+        inputs = {
+            parameter: source.table(spark, settings.access, stream, graph, judge=judge)
+            if stream.table
+            else source.stream(
+                spark,
+                settings.access,
+                stream,
+                graph,
+                realtime=view.latency == "realtime",
+                judge=judge,
+            )
+            for parameter, stream in graph.inputs(view).items()
+        }
         frame = query.build(spark, view, inputs)
+    plan.check_tables(frame, view)
     if view.latency != "realtime":
         frame = changing.followed(frame, view)
     wire.check(frame, view)

@@ -45,6 +45,8 @@ VERSIONS_KEPT = 8
 """State files of so many results are kept, so that a batch can be repeated."""
 EDITS_KEPT = 20
 PLACES_KEPT = 100
+STRAGGLERS_SEEN = 4
+"""Columns of the observation of a stream's times, those about stragglers included."""
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +77,10 @@ class Prepared(msgspec.Struct, frozen=True):
     """For operators behind others that hold rows back: which they are, and how far behind the watermark their rows may be."""
     judge: Judge | None = None
     """By what its late rows are told apart."""
+    views: tuple[str, ...] = ()
+    """The views among its inputs."""
+    open_ended: bool = False
+    """Whether it reads streams and has no watermark: nothing of it is ever complete."""
 
 
 class Publisher:
@@ -245,7 +251,8 @@ class Publisher:
             parts=self._prepared.definition.parts,
             edits=self._edits(batch),
             watermark=watermark if self._prepared.inputs else None,
-            complete=self._passed(before).get(PUBLISH, watermark) if self._prepared.inputs else None,
+            complete=self._complete(before, watermark),
+            views=self._prepared.views,
             now_us=now_ms * 1000,
             heard=heard,
             opens=opens,
@@ -253,6 +260,12 @@ class Publisher:
             stragglers=_stragglers(seen) if self._view.late.horizon_us else {},
             at_ms=now_ms,
         )
+
+    def _complete(self, before: Result, watermark: int) -> int | None:
+        """Up to when its rows are complete by its own watermark; what the views say that it reads is added by whoever asks (``wait.py``)."""
+        if self._prepared.inputs:
+            return self._passed(before).get(PUBLISH, watermark)
+        return time.NEVER if self._prepared.views and self._prepared.open_ended else None
 
     def _edits(self, batch: int) -> tuple[Edit, ...]:
         """The changes of the view so far that needed no rebuild, this batch's with them."""
@@ -381,6 +394,8 @@ def _stragglers(seen: _Observed) -> dict[str, Stragglers]:
     """By input. A stream that is read twice brings each of them twice."""
     found: dict[str, Stragglers] = {}
     for name, row in seen.of(HEARD):
+        if row.length() < STRAGGLERS_SEEN:  # a table, of which no row is late
+            continue
         places = sorted(place for place in row.getList(3) if place)
         if row.getLong(2):
             found[name] = Stragglers(int(row.getLong(2)), tuple(places[:PLACES_KEPT]))

@@ -15,18 +15,20 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from headwater.pipeline import timers
-from headwater.pipeline.differing import NO_ROWS, PUBLISH, differing
+from headwater.pipeline.differing import NO_ROWS, PUBLISH, consolidated, differing
 from headwater.pipeline.layout import WAITING
 from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["Ready"]
 
 
 class Ready(Spec, frozen=True):
-    """Rows as ``_key``, ``_value`` and ``_until`` in microseconds; a null value takes the key out of the view."""
+    """Rows as ``_key``, ``_value`` and ``_until`` in microseconds; a null value takes the key out of the view, or a ``_weight``."""
 
     kind: str = PUBLISH
     key: tuple[str, ...] = ()
+    weighted: bool = False
     timed: str = "watermark"
     layout: str = WAITING
 
@@ -34,7 +36,8 @@ class Ready(Spec, frozen=True):
         return NO_ROWS
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:
-        given, due = _by_key(rows), timers.due(state, moment.watermark)
+        given = _weighted(rows) if self.weighted else _by_key(rows)
+        due = timers.due(state, moment.watermark)
         keys = sorted({*given, *(key for _, key in due)})
         waiting = state.get([timers.place(key) for key in keys])
         changes: dict[bytes, bytes | None] = {}
@@ -75,6 +78,15 @@ def _by_key(rows: pa.Table) -> dict[bytes, tuple[bytes | None, int]]:
     )
     until = pc.fill_null(rows.column("_until"), timers.EARLIEST).take(order).to_pylist()
     return dict(zip(keys, zip(values, until, strict=True), strict=True))
+
+
+def _weighted(rows: pa.Table) -> dict[bytes, tuple[bytes | None, int]]:
+    """The same for rows with weights."""
+    until = _by_key(rows.filter(pc.greater(rows.column(WEIGHT), 0)))
+    return {
+        key: (value, until[key][1] if value is not None else timers.EARLIEST)
+        for key, (value, _) in consolidated(rows).items()
+    }
 
 
 def _taken(waiting: bytes | None) -> tuple[bytes | None, int]:

@@ -98,16 +98,16 @@ class Runner:
 
     def once(self, look: Callable[[], None] = lambda: None) -> None:
         """Takes what the log holds now, publishes it and ends; real-time views run as batches here. Calls ``look`` meanwhile."""
-        self._launch(once=True)
-        for name, running in self._queries.items():
-            try:
-                while not running.awaitTermination(LOOK_SECONDS):
-                    look()
-            except PySparkException as error:
-                failure = self._failed(name, error)
-                self.stop()
-                raise failure from error
+        self._launch(once=True, look=look)
         self._close()
+
+    def _await(self, name: str, look: Callable[[], None]) -> None:
+        """Until a query has taken all that was there."""
+        try:
+            while not self._queries[name].awaitTermination(LOOK_SECONDS):
+                look()
+        except PySparkException as error:
+            raise self._failed(name, error) from error
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Blocks until the runner has stopped (True) or the time is over; raises what ended a query."""
@@ -148,8 +148,12 @@ class Runner:
     def caught_up(self) -> bool:
         """Whether every view has published all that was in the log at the time of the call."""
         streams = {name: self._topics.of(stream, self.graph) for name, stream in self.graph.streams.items()}
+        positions = (
+            self.positions()
+        )  # before the ends of what views write: one that is not behind has written all
+        streams |= {name: [name] for name in self.graph.views}
         ends = self._topics.ends(topic for topics in streams.values() for topic in topics)
-        for name, position in self.positions().items():
+        for name, position in positions.items():
             topics = {topic for stream in self._views[name].inputs.values() for topic in streams[stream]}
             if behind(position, {topic: ends[topic] for topic in topics if topic in ends}):
                 return False
@@ -170,7 +174,7 @@ class Runner:
                 held.callback(lock.unlock)
             yield
 
-    def _launch(self, *, once: bool) -> None:
+    def _launch(self, *, once: bool, look: Callable[[], None] = lambda: None) -> None:
         self._make_topics()
         spark = session.start(self.settings, slots=self._slots(), import_folder=self._app.folder)
         self._groups = Groups(spark, self.settings.access)
@@ -179,18 +183,22 @@ class Runner:
             check_shared(spark, self.settings, session.data(self.settings) / "checkpoints")
             for name, view in self._views.items():
                 self._prepared[name] = self._prepare(spark, view)
-            for prepared in self._prepared.values():
-                self._start_query(prepared, once=once)
+            for level in self.graph.levels():
+                names = [view.name for view in level if view.name in self._views]
+                for name in names:
+                    self._start_query(self._prepared[name], once=once)
+                for name in names if once else ():  # the next ones take all that these have written
+                    self._await(name, look)
         except BaseException:
             self.stop()
             raise
 
     def _make_topics(self) -> None:
-        streams = [stream.topic for stream in self.graph.streams.values() if stream.pattern is None]
-        self._topics.ensure(streams, self.settings.partitions, compact=False)
+        declared = [stream for stream in self.graph.streams.values() if stream.pattern is None]
         for compact in (True, False):
-            names = [name for name, view in self._views.items() if view.append != compact]
-            self._topics.ensure(names, self.settings.partitions, compact=compact)
+            topics = [stream.topic for stream in declared if stream.table == compact]
+            names = [name for name, view in self.graph.views.items() if view.append != compact]
+            self._topics.ensure([*topics, *names], self.settings.partitions, compact=compact)
         self._topics.ensure(map(result.topic, self._views), 1, compact=True)
         self._topics.ensure([time.TICKS], time.TICK_PARTITIONS, compact=False)
         for view, run in (self._shadows or {}).items():

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from headwater.pipeline import timers, windowed
 from headwater.pipeline.aggregate import Aggregates, Partial
 from headwater.pipeline.layout import FORGETTING
-from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.operator import Applied, Moment, State, Staying
 from headwater.pipeline.windowed import Ordered
 from headwater.pipeline.wire import GONE, UNTIL
 
@@ -36,7 +36,7 @@ class Session(NamedTuple):
     fresh: bool
 
 
-class Sessions(Spec, frozen=True, kw_only=True):
+class Sessions(Staying, frozen=True, kw_only=True):
     """The sessions of each key that a batch has changed. One that became part of another comes out as gone."""
 
     key: tuple[str, ...]

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType, TimestampType
 from headwater.pipeline import timers, windowed
 from headwater.pipeline.aggregate import Aggregates, Partial
 from headwater.pipeline.layout import FORGETTING
-from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.operator import Applied, Moment, State, Staying
 from headwater.pipeline.windowed import Ordered
 from headwater.pipeline.wire import UNTIL
 
@@ -30,7 +30,7 @@ Events = tuple[list[int], list[Partial]]
 """Different times in order, and what the rows of each come to."""
 
 
-class Sliding(Spec, frozen=True, kw_only=True):
+class Sliding(Staying, frozen=True, kw_only=True):
     """One row for each key and time at which it has an event. Equal times are one row."""
 
     key: tuple[str, ...]

@@ -1,7 +1,8 @@
 """Source: a topic as a typed DataFrame with event time, and the records that do not fit the type.
 
 A record is valid when it is one JSON object in which every field has its type and none that is required is
-missing or null. Invalid records never reach a view; ``observe`` counts them beside the query at no extra read.
+missing or null. In a table a record without value is valid too: it deletes the row of its key, whose columns are read from the
+text of the record's key. Invalid records never reach a view; ``observe`` counts them beside the query at no extra read.
 """
 
 import json
@@ -15,12 +16,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from headwater.access import Log, access
 from headwater.graph import Graph, Stream
 from headwater.late import ARRIVAL
-from headwater.pipeline import time
-from headwater.pipeline.split import Judge, late_split
+from headwater.pipeline import time, wire
+from headwater.pipeline.current import DELETED, ID, current
+from headwater.pipeline.split import Judge, late_split, listened
 from headwater.pipeline.topics import Positions, pattern
-from headwater.schema import Column, columns
+from headwater.schema import Column
 
-__all__ = ["INVALID", "PLACE", "batch", "invalid", "late", "stream", "ticks"]
+__all__ = ["INVALID", "PLACE", "batch", "invalid", "late", "stream", "table", "ticks"]
 
 INVALID = "invalid"
 """What the observation of a stream's invalid records begins with, and what their topics end in."""
@@ -43,16 +45,23 @@ FETCH_WAIT_MS = "10"
 """Spark asks for exactly the records that are there, but a task first waits for the fetch that its last one left open:
 Kafka's default of 500 ms would be added to every micro-batch. Between batches nobody polls, so it costs nothing."""
 
-TOPIC, PARTITION, OFFSET, VALUE = "_topic", "_partition", "_offset", "_value"
+COMMITTED = {"kafka.isolation.level": "read_committed"}
+"""For topics of views: what stands there of a batch that came to nothing was never published."""
+
+TOPIC, PARTITION, OFFSET, KEY, VALUE = "_topic", "_partition", "_offset", "_record", "_value"
 WHERE = (TOPIC, PARTITION, OFFSET)
 OF_RECORD = {
     TOPIC: "topic",
     PARTITION: "partition",
     OFFSET: "offset",
+    KEY: "key",
     VALUE: "value",
+    DELETED: "value IS NULL",
     ARRIVAL: "timestamp",
 }
 """Names of ours for what belongs to a record: an event may have fields called topic, partition or value."""
+PLAIN = {"timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"}
+"""How views write times without a zone; they end in a Z all the same."""
 CORRUPT = "_corrupt"
 VALID = "_valid"
 
@@ -70,20 +79,43 @@ def stream(
     realtime: bool,
     judge: Judge | None = None,
 ) -> DataFrame:
-    """The stream's valid events as a streaming DataFrame with event time; with a judge, without those that come too late."""
+    """The stream's valid events as a streaming DataFrame with event time; with a judge, without those that come too late.
+
+    The rows of a view that appends have no event time.
+    """
+    judged = judge is not None and bool(spec.time)
+    kept = [*_kept(spec), *([PARTITION, OFFSET] if judged else [])]
+    counted = _counted(spark, log, spec, graph, kept, realtime=realtime)
+    if judge is not None and judged:
+        counted = late_split(counted, spec, judge, partition=PARTITION, topic=TOPIC, offset=OFFSET)
+    events = _events(counted, spec)
+    return events.withWatermark(spec.time, spec.delay if realtime else SPARK_DELAY) if spec.time else events
+
+
+def table(
+    spark: SparkSession, log: Log, spec: Stream, graph: Graph, *, judge: Judge | None = None
+) -> DataFrame:
+    """The table's rows as a streaming DataFrame in which they come in and go out (``current.py``); with a judge, its times are heard."""
+    counted = _counted(spark, log, spec, graph, _kept(spec), realtime=False)
+    if judge is not None and spec.time:
+        counted = listened(counted, spec, judge, partition=PARTITION)
+    rows = current(_changes(counted, spec))
+    return rows.withWatermark(spec.time, SPARK_DELAY) if spec.time else rows
+
+
+def _counted(
+    spark: SparkSession, log: Log, spec: Stream, graph: Graph, kept: list[str], *, realtime: bool
+) -> DataFrame:
+    """The valid records of a topic as they come; the others are counted."""
     reader = spark.readStream.format("kafka").options(**READ, **_subscription(log, spec, graph))
     if not realtime:
         reader = reader.option("maxOffsetsPerTrigger", BATCH_RECORDS_MAX).option(
             "kafka.fetch.max.wait.ms", FETCH_WAIT_MS
         )
-    kept = [*_kept(spec), *([PARTITION, OFFSET] if judge is not None else [])]
+    if spec.view:
+        reader = reader.options(**COMMITTED)
     parsed = _parsed(reader.load(), spec, kept)
-    counted = parsed.observe(f"{INVALID} {spec.name}", F.count_if(~F.col(VALID)).alias("records")).where(
-        VALID
-    )
-    if judge is not None:
-        counted = late_split(counted, spec, judge, partition=PARTITION, topic=TOPIC, offset=OFFSET)
-    return _events(counted, spec).withWatermark(spec.time, spec.delay if realtime else SPARK_DELAY)
+    return parsed.observe(f"{INVALID} {spec.name}", F.count_if(~F.col(VALID)).alias("records")).where(VALID)
 
 
 def ticks(spark: SparkSession, log: Log, view: str) -> DataFrame:
@@ -102,21 +134,27 @@ def batch(
     ends: Positions | None = None,
     without: DataFrame | None = None,
 ) -> DataFrame:
-    """The same events as an ordinary DataFrame up to given ends, or over all that the log holds now, but for the records at some places."""
+    """The same events as an ordinary DataFrame up to given ends, or over all that the log holds now, but for the records at some places.
+
+    Of a table: the last row of each key, with a weight of 1.
+    """
     if ends is None:
-        raw = spark.read.format("kafka").options(**READ, **_subscription(log, spec, graph)).load()
+        reader = spark.read.format("kafka").options(**READ, **_subscription(log, spec, graph))
+        raw = reader.options(**COMMITTED if spec.view else {}).load()
     elif ends:
-        raw = _stretch(spark, log, {}, ends)
+        raw = _stretch(spark, log, spec, {}, ends)
     else:
-        raw = spark.createDataFrame([], f"{PLACE}, value BINARY, timestamp TIMESTAMP")
+        raw = spark.createDataFrame([], f"{PLACE}, key BINARY, value BINARY, timestamp TIMESTAMP")
     if without is not None:
         raw = raw.join(F.broadcast(without), ["topic", "partition", "offset"], "left_anti")
-    return _events(_parsed(raw, spec, _kept(spec)).where(VALID), spec)
+    valid = _parsed(raw, spec, _kept(spec)).where(VALID)
+    return current(_changes(valid, spec)) if spec.table else _events(valid, spec)
 
 
 def invalid(spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends: Positions) -> DataFrame:
     """The invalid records between two positions, as topic, partition, offset, value."""
-    found = _parsed(_stretch(spark, log, starts, ends), spec, [*WHERE, VALUE]).where(~F.col(VALID))
+    kept = list(dict.fromkeys([*WHERE, VALUE, *_kept(spec)]))
+    found = _parsed(_stretch(spark, log, spec, starts, ends), spec, kept).where(~F.col(VALID))
     return found.selectExpr(*_shown(WHERE), f"{VALUE} AS value")
 
 
@@ -126,12 +164,14 @@ def late(
     """The valid records between two positions whose time is before another, as topic, partition, offset, value, time_us."""
     kept = [*WHERE, VALUE, *([ARRIVAL] if spec.time == ARRIVAL else [])]
     time_us = F.unix_micros(_quoted(spec.time))
-    found = _parsed(_stretch(spark, log, starts, ends), spec, kept).where(VALID).where(time_us < before_us)
+    found = (
+        _parsed(_stretch(spark, log, spec, starts, ends), spec, kept).where(VALID).where(time_us < before_us)
+    )
     value = f"CAST({VALUE} AS STRING) AS value"
     return found.withColumn("_time_us", time_us).selectExpr(*_shown(WHERE), value, "_time_us AS time_us")
 
 
-def _stretch(spark: SparkSession, log: Log, starts: Positions, ends: Positions) -> DataFrame:
+def _stretch(spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends: Positions) -> DataFrame:
     """The records between two positions."""
     options = {
         **access(log).spark(),
@@ -141,7 +181,7 @@ def _stretch(spark: SparkSession, log: Log, starts: Positions, ends: Positions) 
         ),
         "endingOffsets": json.dumps(ends),
     }
-    return spark.read.format("kafka").options(**READ | options).load()
+    return spark.read.format("kafka").options(**READ | options | (COMMITTED if spec.view else {})).load()
 
 
 def _subscription(log: Log, spec: Stream, graph: Graph) -> dict[str, str]:
@@ -150,9 +190,9 @@ def _subscription(log: Log, spec: Stream, graph: Graph) -> dict[str, str]:
 
 
 def _kept(spec: Stream) -> list[str]:
-    """What a stream needs of a record besides its value."""
-    topic = [TOPIC] if spec.pattern is not None else []
-    return [*topic, ARRIVAL] if spec.time == ARRIVAL else topic
+    """What a stream or a table needs of a record besides its value."""
+    own = [KEY, DELETED, PARTITION, OFFSET] if spec.table else [TOPIC] if spec.pattern is not None else []
+    return [*own, ARRIVAL] if spec.time == ARRIVAL else own
 
 
 def _shown(names: Sequence[str]) -> list[str]:
@@ -160,8 +200,16 @@ def _shown(names: Sequence[str]) -> list[str]:
 
 
 def _events(valid: DataFrame, spec: Stream) -> DataFrame:
-    names = [_quoted(column.name) for column in columns(spec.type)]
+    names = [_quoted(column.name) for column in spec.columns]
     return valid.select(*names, *_kept(spec))
+
+
+def _changes(valid: DataFrame, spec: Stream) -> DataFrame:
+    """The records of a table as changes: its columns, and which row of which key comes from where."""
+    names = [_quoted(column.name) for column in spec.columns]
+    key = f"CAST({KEY} AS STRING)" if spec.view else wire.key_expression(valid.schema, spec.key)
+    arrival = [ARRIVAL] if spec.time == ARRIVAL else []
+    return valid.select(*names, *arrival, F.expr(key).alias(ID), DELETED, PARTITION, OFFSET)
 
 
 def _parsed(raw: DataFrame, spec: Stream, kept: list[str]) -> DataFrame:
@@ -170,17 +218,45 @@ def _parsed(raw: DataFrame, spec: Stream, kept: list[str]) -> DataFrame:
     ``inline`` keeps Spark from parsing once more for each filter behind it. Timestamps are read as text first:
     Spark would take a number for seconds, and one record in milliseconds would end event time for good.
     """
-    fields = columns(spec.type)
+    fields = spec.columns
     text = F.col("value").cast("string")
     json_object = F.when(F.ltrim(text).startswith("{"), text).otherwise(F.lit("-"))
-    parse = F.from_json(json_object, _parse_schema(fields), {"columnNameOfCorruptRecord": CORRUPT})
-    of_record = raw.select(F.col("value"), *[F.col(OF_RECORD[name]).alias(name) for name in kept])
+    parse = F.from_json(json_object, _parse_schema(fields), {"columnNameOfCorruptRecord": CORRUPT} | PLAIN)
+    of_record = raw.select(F.col("value"), *[F.expr(OF_RECORD[name]).alias(name) for name in kept])
     rows = of_record.select(*kept, F.inline(F.array(parse)))
     typed = rows.select(*kept, *[_typed(field) for field in fields], CORRUPT)
     present = [check for field in fields for check in _present(F.col(_quoted(field.name)), field)]
-    return typed.withColumn(VALID, reduce(SparkColumn.__and__, present, F.col(CORRUPT).isNull())).drop(
-        CORRUPT
+    valid = reduce(SparkColumn.__and__, present, F.col(CORRUPT).isNull())
+    if spec.table:
+        return _keyed(typed, spec, valid).drop(CORRUPT)
+    return typed.withColumn(VALID, valid).drop(CORRUPT)
+
+
+def _keyed(typed: DataFrame, spec: Stream, valid: SparkColumn) -> DataFrame:
+    """The records of a table; one that deletes a row has the columns of its key, and is valid if these could be read."""
+    text = F.col(KEY).cast("string")
+    if spec.view:  # its topic has the keys that we wrote ourselves, windows among them
+        return typed.withColumn(VALID, F.when(F.col(DELETED), text.isNotNull()).otherwise(valid))
+    kinds = {column.name: column.kind for column in spec.columns}
+    if len(spec.key) == 1:
+        whole, parts = text.isNotNull(), [F.nullif(text, F.lit("[null]"))]
+    else:
+        array = F.from_json(text, "ARRAY<STRING>")
+        whole, parts = F.size(array) == len(spec.key), [F.get(array, n) for n in range(len(spec.key))]
+    read = {
+        name: F.try_to_binary(part, F.lit("base64"))
+        if kinds[name] == "BINARY"
+        else part.try_cast(kinds[name])
+        for name, part in zip(spec.key, parts, strict=True)
+    }
+    fits = (part.isNull() | value.isNotNull() for part, value in zip(parts, read.values(), strict=True))
+    judged = typed.withColumn(
+        VALID, F.when(F.col(DELETED), reduce(SparkColumn.__and__, fits, whole)).otherwise(valid)
     )
+    keys = {
+        name: F.when(F.col(DELETED), value).otherwise(F.col(_quoted(name))) for name, value in read.items()
+    }
+    return judged.select(*[keys[n].alias(n) if n in keys else _quoted(n) for n in judged.columns])
 
 
 def _parse_schema(fields: tuple[Column, ...]) -> str:

@@ -23,12 +23,14 @@ from headwater.graph import Stream
 from headwater.pipeline.time import FUTURE_US, NEVER, PLAN
 from headwater.pipeline.topics import Positions
 
-__all__ = ["HEARD", "Judge", "late_split", "noted"]
+__all__ = ["HEARD", "Judge", "late_split", "listened", "noted"]
 
 HEARD = "time"
 """What the observation of a stream's times begins with."""
 PLACES_MAX = 16
 """Streams of at most so many partitions are split by Spark's own code, which looks at each of them for each row."""
+UNLIMITED_US = 1 << 62
+"""A horizon that reaches back before everything."""
 SPLIT = "late:boolean,note:string"
 NAMED_MAX = 20
 """So many stragglers are named in a stretch of rows; the others are counted."""
@@ -46,7 +48,8 @@ class Judge:
     def places(self, stream: Stream) -> int:
         """How many partitions Spark's own code can tell apart in a stream; 0 when it cannot do it."""
         count = self._partitions.get(stream.topic, 0)
-        if stream.pattern is not None or self.horizon_us or count > PLACES_MAX:
+        named = self.horizon_us and not stream.table
+        if stream.pattern is not None or named or count > PLACES_MAX:
             return 0
         self._places[stream.topic] = count
         return count
@@ -104,6 +107,17 @@ def late_split(
     return _in_python(rows, stream, place, F.col(offset), judge.horizon_us)
 
 
+def listened(rows: DataFrame, stream: Stream, judge: Judge, *, partition: str) -> DataFrame:
+    """Observes what was heard and leaves every row: those of a table are never late."""
+    places = judge.places(stream)
+    name, never = f"{HEARD} {stream.name}", F.count_if(F.lit(False)).alias("late")
+    if places:
+        return rows.observe(name, never, *_heard(stream, judge, F.col(partition), places))
+    split = F.arrow_udf(_split(stream.name, UNLIMITED_US), f"struct<{SPLIT}>")
+    judged = rows.withColumn("_split", split(F.col(partition), F.col(f"`{stream.time}`")))
+    return judged.observe(name, never, F.collect_set("_split.note").alias("notes")).drop("_split")
+
+
 def noted(stream: str, row: Any) -> dict[str, int]:
     """The greatest time of each place in a batch, from what was observed."""
     names = list(row.schema().fieldNames())
@@ -117,12 +131,17 @@ def noted(stream: str, row: Any) -> dict[str, int]:
 
 
 def _by_spark(rows: DataFrame, stream: Stream, judge: Judge, partition: Column, places: int) -> DataFrame:
-    time_us = F.unix_micros(f"`{stream.time}`")
-    heard = F.when(judge.sound(time_us), time_us)
-    seen = [F.max(F.when(partition == place, heard)).alias(str(place)) for place in range(places)]
-    judged = rows.withColumn("_late", judge.late(time_us))
+    seen = _heard(stream, judge, partition, places)
+    judged = rows.withColumn("_late", judge.late(F.unix_micros(f"`{stream.time}`")))
     observed = judged.observe(f"{HEARD} {stream.name}", F.count_if("_late").alias("late"), *seen)
     return observed.where("NOT _late").drop("_late")
+
+
+def _heard(stream: Stream, judge: Judge, partition: Column, places: int) -> list[Column]:
+    """The greatest time of each partition."""
+    time_us = F.unix_micros(f"`{stream.time}`")
+    sound = F.when(judge.sound(time_us), time_us)
+    return [F.max(F.when(partition == place, sound)).alias(str(place)) for place in range(places)]
 
 
 # ---- in Python -----------------------------------------------------------------------------------------

@@ -15,12 +15,15 @@ __all__ = ["staged"]
 
 def staged(rows: DataFrame, view: View, site: Site, *, judged: bool) -> DataFrame:
     """What comes out is only what the shards have written."""
-    logic = _logic(view)
+    weighted = wire.WEIGHT in rows.columns
+    logic = _logic(view, weighted=weighted)
     site.add(PUBLISH, logic, rows)
     if view.append and wire.GONE in rows.columns:
         rows = rows.where(f"NOT coalesce({wire.GONE}, false)")
     key, value = wire.expressions(rows.schema, view)
     columns = [f"{value} AS _value", f"{key} AS _key"]
+    if weighted:
+        columns.append(wire.WEIGHT)
     if view.emit == "ready":
         until = changing.until_expression(rows.schema, view.key)
         if until is None or not judged:
@@ -34,8 +37,8 @@ def staged(rows: DataFrame, view: View, site: Site, *, judged: bool) -> DataFram
     return operator.shell(PUBLISH, logic, operator.sharded(keyed, site, logic.timed), NO_ROWS)
 
 
-def _logic(view: View) -> Logic:
+def _logic(view: View, *, weighted: bool) -> Logic:
     if view.emit == "ready":
-        return Ready()
-    logic: Logic = Appending() if view.append else Differing()
+        return Ready(weighted=weighted)
+    logic: Logic = Appending() if view.append else Differing(weighted=weighted)
     return logic if view.forget is None else Forgetting(logic=logic, after=view.forget)

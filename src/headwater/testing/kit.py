@@ -87,10 +87,11 @@ class _Tested(App):
         for name in names:
             if name not in declared.views:
                 raise UsageError(f"unknown view {name!r}", expected=", ".join(declared.views))
+        read = {name for name in names for name in _made_of(declared, name)}
         wanted = [
             msgspec.structs.replace(view, latency="batch")
             for name, view in declared.views.items()
-            if not names or name in names
+            if not names or name in read
         ]
         self._graph = Graph(app.name, list(declared.streams.values()), wanted)
 
@@ -98,13 +99,20 @@ class _Tested(App):
         return self._graph
 
 
+def _made_of(graph: Graph, view: str) -> Iterator[str]:
+    """A view, and the views that it reads, through others too."""
+    yield view
+    for each in graph.upstream(graph.views[view]):
+        yield from _made_of(graph, each.name)
+
+
 class _Pending(NamedTuple):
-    """A record that is to be written: an event of a stream, or a tick of a view."""
+    """A record that is to be written: an event of a stream, a row of a table or its deletion, or a tick of a view."""
 
     reader: str
     topic: str
     key: str | None
-    value: bytes
+    value: bytes | None
     event: Sent | None = None
     partition: int = 0
 
@@ -136,7 +144,7 @@ class Views:
     # ---- in --------------------------------------------------------------------------------------------
 
     def send(self, stream: str, *events: Sent, topic: str | None = None) -> None:
-        """Sends events to a stream: of its type, as a dict of fields, or as bytes to see what becomes of what does not fit.
+        """Sends events to a stream, or rows to a table: of its type, as a dict of fields, or as bytes to see what becomes of what does not fit.
 
         ``topic`` is one of those of a stream with a pattern.
         """
@@ -158,6 +166,16 @@ class Views:
                 fields = wire(event) if isinstance(event, Event) else {n: wire(v) for n, v in event.items()}
                 key, value = key_text([fields.get(name) for name in spec.key]), msgspec.json.encode(fields)
             self._pending.append(_Pending(stream, topic or spec.topic, key, value, event))
+
+    def delete(self, table: str, *keys: Any) -> None:
+        """Deletes rows of a table by their keys; a key of several columns is a tuple."""
+        spec = self._graph.streams.get(table)
+        if spec is None or not spec.table:
+            known = [name for name, each in self._graph.streams.items() if each.table]
+            raise UsageError(f"unknown table {table!r}", expected=", ".join(known))
+        for key in keys:
+            text = key_text(key if isinstance(key, tuple) else (key,))
+            self._pending.append(_Pending(table, spec.topic, text, None))
 
     def watermark(self, to: Time) -> None:
         """Says that the inputs of all views are complete up to a time, whatever has come; what is older and comes now is late.
@@ -284,9 +302,17 @@ class Views:
 
     def _is_behind(self, view: View) -> bool:
         position = self._runner.positions()[view.name]
+        readers = {view.name, *(name for name in view.inputs.values() if name in self._graph.streams)}
+        if any(behind(position, self._ends.get(reader, {})) for reader in readers):
+            return True
         return any(
-            behind(position, self._ends.get(reader, {})) for reader in {view.name, *view.inputs.values()}
+            self._is_behind(each) or self._lacks(position, each) for each in self._graph.upstream(view)
         )
+
+    def _lacks(self, position: Positions, read: View) -> bool:
+        """Whether a position is before what a view has written."""
+        written = current(results(self._topics, read.name))
+        return written is not None and behind(position, {read.name: written.outputs}) > 0
 
     def _decide(
         self, inputs: Mapping[str, time.Input], known: Mapping[str, Heard], now_ms: int, before: int

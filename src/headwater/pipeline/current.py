@@ -1,0 +1,86 @@
+"""Current: the changes of a table as rows that come in and go out, the first operator behind every table.
+
+A change says what the row of a key is from now on. What follows wants to know what was before it as well: so the current row of each key is kept, and
+a change becomes a ``_weight`` of -1 with the old row and one of 1 with the new row. A row that is repeated, and the deletion of a
+key that has no row, change nothing. State: the row of each key.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from headwater.pipeline import operator
+from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.rowbytes import RowBytes
+from headwater.pipeline.wire import WEIGHT
+
+__all__ = ["DELETED", "ID", "OFFSET", "PARTITION", "Current", "current"]
+
+ID = "_id"
+"""The text of a change's key."""
+DELETED = "_deleted"
+PARTITION, OFFSET = "_partition", "_offset"
+OWN = (ID, DELETED, PARTITION, OFFSET)
+
+
+class Current(Spec, frozen=True, kw_only=True):
+    """Of several changes of a key in one batch the one with the greatest offset counts."""
+
+    rows: str
+    """What the rows are, as text: those of another kind could not be read back."""
+    key: tuple[str, ...] = (ID,)
+    kind: str = "current"
+
+    def schema(self, rows: StructType) -> StructType:
+        shown = [field for field in rows.fields if field.name not in OWN]
+        return StructType([*shown, StructField(WEIGHT, IntegerType())])
+
+    def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
+        newest = _newest(rows)
+        shown = newest.drop_columns([*OWN, "_key"])
+        form = RowBytes(shown.schema)
+        keys = newest.column("_key").cast(pa.binary()).to_pylist()
+        known = state.get(keys)
+        changes: dict[bytes, bytes | None] = {}
+        before: list[bytes] = []
+        after: list[int] = []
+        deleted = newest.column(DELETED).to_pylist()
+        for number, (key, row, gone) in enumerate(zip(keys, form.write(shown), deleted, strict=True)):
+            old, new = known.get(key), None if gone else row
+            if old == new:
+                continue
+            changes[key] = new
+            if old is not None:
+                before.append(old)
+            if new is not None:
+                after.append(number)
+        out = [
+            _weighted(form.read(before), -1),
+            _weighted(shown.take(pa.array(after, pa.int64())), 1),
+        ]
+        return Applied(pa.concat_tables(out), changes)
+
+
+def current(changes: DataFrame) -> DataFrame:
+    """The weighted rows of a frame of changes, which has the columns of the table and `OWN`."""
+    kind = StructType([field for field in changes.schema.fields if field.name not in OWN])
+    return operator.run(Current(rows=kind.simpleString()), changes)
+
+
+def _newest(rows: pa.Table) -> pa.Table:
+    """The last change of each key, in the order of keys."""
+    rows = rows.combine_chunks()
+    encoded = rows.column("_key").cast(pa.binary()).combine_chunks().dictionary_encode()
+    by_key = pc.sort_indices(encoded.dictionary)
+    rank = np.empty(len(by_key), np.int64)
+    rank[by_key.to_numpy()] = np.arange(len(by_key))
+    key = rank[encoded.indices.to_numpy()]
+    order = np.lexsort((rows.column(PARTITION).to_numpy(), rows.column(OFFSET).to_numpy(), key))
+    last = np.append(key[order][1:] != key[order][:-1], True)[: len(order)]
+    return rows.take(pa.array(order[last]))
+
+
+def _weighted(rows: pa.Table, weight: int) -> pa.Table:
+    return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight, np.int32)))

@@ -1,0 +1,129 @@
+"""Weights: ``_weight`` follows the rows of tables through a plan, whether a select names it or not.
+
+Select, filter, union and explode say something of each row by itself: they are as right for a row that is taken out as for one that comes
+in. Spark's groupBy, join and distinct would count both, and are refused.
+"""
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from headwater.errors import UsageError
+from headwater.pipeline import catalyst
+from headwater.pipeline.wire import GONE, WEIGHT
+
+__all__ = ["carried", "check_settled"]
+
+THROUGH = {
+    "CollectMetrics",
+    "EventTimeWatermark",
+    "Filter",
+    "Generate",
+    "Repartition",
+    "RepartitionByExpression",
+    "SubqueryAlias",
+    "View",
+}
+"""Nodes that hand on every column of their one child, row by row."""
+OPERATOR = "MapInArrow"
+INSTEAD = {
+    "Aggregate": "hw.group",
+    "Deduplicate": "hw.group",
+    "DeduplicateWithinWatermark": "hw.group",
+    "Distinct": "hw.group",
+    "Join": "hw.join",
+    "Intersect": "hw.join",
+    "Except": "hw.join",
+}
+SHOWN = {"Aggregate": "groupBy", "Deduplicate": "distinct", "Distinct": "distinct", "Join": "join"}
+
+
+def carried(what: str, rows: DataFrame) -> DataFrame:
+    """The rows with their ``_weight``, if they have one. UsageError, naming ``what``, when something is made of them that cannot be right."""
+    plan = catalyst.plan(rows)
+    if not catalyst.find(plan, lambda node: _weight(node) is not None):
+        return rows
+    changed, weight = _walk(what, rows, plan)
+    return catalyst.frame(rows, changed) if weight is not None else rows
+
+
+def check_settled(what: str, rows: DataFrame) -> None:
+    """Refuses rows of a stream that come again whenever they change: beside rows of tables each would count as one more."""
+    if rows.isStreaming and _comes_again(catalyst.plan(rows)):
+        raise UsageError(
+            f"{what} takes rows that come again whenever they change, from groupBy or from windows",
+            hint="publish them as a view of their own and read that, or use hw.group",
+        )
+
+
+def _comes_again(node: Any) -> bool:
+    if _weight(node) is not None:
+        return False
+    names = {each.name() for each in catalyst.items(node.output())} if _is_ours(node) else set()
+    if node.nodeName() == "Aggregate" or GONE in names:
+        return True
+    return not _is_ours(node) and any(_comes_again(child) for child in catalyst.items(node.children()))
+
+
+def _walk(what: str, rows: DataFrame, node: Any) -> tuple[Any, Any]:
+    """A part of a plan with the weight in what it puts out, and that column; None where its rows have none."""
+    kind = node.nodeName()
+    children = catalyst.items(node.children())
+    if not children or _is_ours(node):
+        return node, _weight(node)
+    walked = [_walk(what, rows, child) for child in children]
+    weights = [weight for _, weight in walked]
+    if all(weight is None for weight in weights):
+        return node, _weight(node)  # perhaps a select gives them one
+    if kind == "Union":
+        return _union(what, rows, node, walked)
+    if kind not in THROUGH and kind != "Project":
+        raise UsageError(
+            f"{what} goes on with {SHOWN.get(kind, kind)} behind a table, whose rows are taken out again when they change",
+            expected="select, filter, union, explode, or an operator that knows such rows",
+            hint=f"{INSTEAD.get(kind, 'hw.group or hw.join')} does it",
+        )
+    ((child, weight),) = walked
+    if kind == "Project":
+        given = _weight(node)
+        listed = node.projectList() if given is not None else node.projectList().appended(weight)
+        made = node.copy(listed, child)
+        return made, _weight(made)
+    made = node.withNewChildren(catalyst.seq(rows, [child]))
+    return made, _weight(made)
+
+
+def _union(what: str, rows: DataFrame, node: Any, walked: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Rows of streams among those of tables come in and stay."""
+    if _weight(node) is not None:
+        made = node.withNewChildren(catalyst.seq(rows, [child for child, _ in walked]))
+        return made, _weight(made)
+    parts = []
+    for before, (child, weight) in zip(catalyst.items(node.children()), walked, strict=True):
+        check_settled(what, catalyst.frame(rows, child))
+        names = [each for each in catalyst.items(before.output()) if each.name() != WEIGHT]
+        one = catalyst.plan(catalyst.frame(rows, child).select(F.lit(1).alias(WEIGHT))).projectList().head()
+        parts.append(
+            catalyst.plan(catalyst.frame(rows, child).select(F.lit(1))).copy(
+                catalyst.seq(rows, [*names, weight if weight is not None else one]), child
+            )
+        )
+    made = node.withNewChildren(catalyst.seq(rows, parts))
+    return made, _weight(made)
+
+
+def _is_ours(node: Any) -> bool:
+    """Whether a node is an operator of ours: what comes into it was looked at when it was applied."""
+    return node.nodeName() == OPERATOR and any(
+        each.name() == "_key"
+        for child in catalyst.items(node.children())
+        for each in catalyst.items(child.output())
+    )
+
+
+def _weight(node: Any) -> Any:
+    output = node.output()
+    if f"{WEIGHT}#" not in output.mkString("\n"):  # one call, where looking at each column is one for each
+        return None
+    return next((each for each in catalyst.items(output) if each.name() == WEIGHT), None)
