@@ -28,7 +28,7 @@ from headwater.pipeline import wire
 from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.plan import observations
 from headwater.pipeline.points import passes
-from headwater.pipeline.state import Place, Shard, alone
+from headwater.pipeline.state import Place, Shard, Stretch, alone
 from headwater.pipeline.time import NEVER, PLAN
 from headwater.result import Chain
 
@@ -43,6 +43,7 @@ __all__ = [
     "Site",
     "Spec",
     "State",
+    "Stretch",
     "Written",
     "building",
     "run",
@@ -78,6 +79,10 @@ class State(Protocol):
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The entries from ``start`` up to, not with, ``end``, in order."""
+        ...
+
+    def stretches(self, wanted: Sequence[Stretch]) -> list[list[tuple[bytes, bytes]]]:
+        """The entries of many such stretches, of each no more than so many; fastest for those that are in order."""
         ...
 
 
@@ -145,6 +150,9 @@ class Nothing:
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:  # noqa: ARG002
         return iter(())
+
+    def stretches(self, wanted: Sequence[Stretch]) -> list[list[tuple[bytes, bytes]]]:
+        return [[] for _ in wanted]
 
 
 class Plan(msgspec.Struct, frozen=True):
