@@ -149,3 +149,98 @@ def test_the_order_of_one_side_against_the_other_does_not_matter(how, steps, see
         == stage.rows
     )
     assert {**whole.changes} == stage.state
+
+
+def one_by_one(how: str, *parts: list) -> list[list[tuple]]:
+    """What goes out with each batch."""
+    stage = Stage(logic(how))
+    return [sorted(map(str, map(tuple, map(dict.values, stage.take(part).to_pylist())))) for part in parts]
+
+
+def left(number: int, key: str | None, text: str = "x"):
+    return (0, (number, key, text))
+
+
+def right(key: str | None, n: int = 1):
+    return (1, (key, n))
+
+
+def test_the_row_without_a_partner_goes_with_the_first_match_and_comes_back_after_the_last():
+    out = one_by_one(
+        "left",
+        [(left(1, "a"), 1)],
+        [(right("a", 1), 1)],
+        [(right("a", 2), 1)],
+        [(right("a", 1), -1)],
+        [(right("a", 2), -1)],
+    )
+    assert out == [
+        ["(1, 'a', 'x', None, 1)"],
+        ["(1, 'a', 'x', 1, 1)", "(1, 'a', 'x', None, -1)"],
+        ["(1, 'a', 'x', 2, 1)"],
+        ["(1, 'a', 'x', 1, -1)"],
+        ["(1, 'a', 'x', 2, -1)", "(1, 'a', 'x', None, 1)"],
+    ]
+
+
+def test_an_update_that_changes_the_key_leaves_one_pair_and_makes_another():
+    rights = [(right("a", 1), 1), (right("b", 2), 1)]
+    out = one_by_one("inner", [*rights, (left(1, "a"), 1)], [(left(1, "a"), -1), (left(1, "b"), 1)])
+    assert out[1] == ["(1, 'a', 'x', 1, -1)", "(1, 'b', 'x', 2, 1)"]
+
+
+def test_what_comes_and_goes_in_one_batch_was_never_there():
+    out = one_by_one("full", [(left(1, "a"), 1), (right("a"), 1)], [(left(1, "a"), -1), (left(1, "a"), 1)])
+    assert out == [["(1, 'a', 'x', 1, 1)"], []]
+    out = one_by_one("full", [(right("a"), -1), (right("a"), 1)])
+    assert out == [[]]
+
+
+def test_a_row_that_leaves_while_its_partner_changes_goes_out_once():
+    out = one_by_one(
+        "inner",
+        [(left(1, "a"), 1), (right("a", 1), 1)],
+        [(left(1, "a"), -1), (right("a", 1), -1), (right("a", 2), 1)],
+    )
+    assert out[1] == ["(1, 'a', 'x', 1, -1)"]
+
+
+class Counted(Memory):
+    """State that counts what is read of it."""
+
+    read = 0
+
+    def get(self, asked):
+        found = super().get(asked)
+        self.read += len(found)
+        return found
+
+    def between(self, start, end):
+        for entry in super().between(start, end):
+            self.read += 1
+            yield entry
+
+    def stretches(self, wanted):
+        found = super().stretches(wanted)
+        self.read += sum(map(len, found)) - sum(len(list(Memory.between(self, *each[:2]))) for each in wanted)
+        return found
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_a_key_with_very_many_rows_costs_what_changes(how):
+    many = [(left(n, "a"), 1) for n in range(5000)]
+    state = Counted(logic(how).apply(table([*many, (right("a"), 1)]), Nothing(), MOMENT).changes)
+    for part in ([(left(9000, "a"), 1)], [(left(7, "a"), -1)], [(left(7, "a"), -1), (left(7, "a", "y"), 1)]):
+        state.read = 0
+        applied = logic(how).apply(table(part), state, MOMENT)
+        assert applied.rows.num_rows == len(part)
+        assert list(applied.changes) == sorted(applied.changes)
+        assert len(applied.changes) == len(part)
+        assert state.read <= 5
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_side_that_is_empty_and_one_that_is_filled_later(empty):
+    rows = [(left(1, "a"), 1), (right("a"), 1)]
+    out = one_by_one("full", [rows[1 - empty]], [], [rows[empty]])
+    assert [len(each) for each in out] == [1, 0, 2]

@@ -28,7 +28,7 @@ from headwater.pipeline import wire
 from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.plan import observations
 from headwater.pipeline.points import passes
-from headwater.pipeline.state import Place, Shard, Stretch, alone
+from headwater.pipeline.state import Place, Shard, alone
 from headwater.pipeline.time import NEVER, PLAN
 from headwater.result import Chain
 
@@ -68,6 +68,10 @@ class Moment(NamedTuple):
     """What the clock says."""
     horizon: int = NEVER
     """No row from before it will come any more, not even a straggler: what only such a row could change may be forgotten."""
+
+
+Stretch = tuple[bytes, bytes, int]
+"""Entries beside each other: from one up to, not with, another, and at most so many."""
 
 
 class State(Protocol):

@@ -33,7 +33,6 @@ __all__ = [
     "Place",
     "Shard",
     "Size",
-    "Stretch",
     "Writing",
     "alone",
     "check_size",
@@ -77,10 +76,6 @@ class Size(NamedTuple):
 
     entries: int = 0
     state_bytes: int = 0
-
-
-Stretch = tuple[bytes, bytes, int]
-"""Some entries beside each other: from one up to, not with, another, and at most so many."""
 
 
 def size_of(chain: Chain) -> Size:
@@ -133,7 +128,7 @@ class Shard:
         """The entries from one key up to, not with, another, in order; for keys of at most 511 bytes."""
         return self._copy.between(start, end)
 
-    def stretches(self, wanted: Sequence[Stretch]) -> list[list[tuple[bytes, bytes]]]:
+    def stretches(self, wanted: Sequence[tuple[bytes, bytes, int]]) -> list[list[tuple[bytes, bytes]]]:
         return self._copy.stretches(wanted)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
@@ -428,20 +423,16 @@ class _Copy:
             if cursor.set_range(start):
                 yield from takewhile(lambda entry: entry[0] < end, cursor)
 
-    def stretches(self, wanted: Sequence[Stretch]) -> list[list[tuple[bytes, bytes]]]:
-        found = []
+    def stretches(self, wanted: Sequence[tuple[bytes, bytes, int]]) -> list[list[tuple[bytes, bytes]]]:
+        found: list[list[tuple[bytes, bytes]]] = []
         with self._environment.begin() as transaction:
             cursor = transaction.cursor(self._values)
-            find, here, forth = cursor.set_range, cursor.item, cursor.next
             for start, end, most in wanted:
                 part: list[tuple[bytes, bytes]] = []
-                there = find(start)
-                while there and len(part) < most:
-                    entry = here()
-                    if entry[0] >= end:
-                        break
+                there = cursor.set_range(start)
+                while there and len(part) < most and (entry := cursor.item())[0] < end:
                     part.append(entry)
-                    there = forth()
+                    there = cursor.next()
                 found.append(part)
         return found
 
