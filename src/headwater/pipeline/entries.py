@@ -52,9 +52,11 @@ class Held(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class Changed(NamedTuple):
-    """What a batch changes of some entries, in their order; each is one of the rows that the batch has of it."""
+    """What a batch changes, in the order of the entries."""
 
+    entries: pa.Array
     row: Any
+    """One of the rows that the batch has of each."""
     weight: Any
 
 
@@ -82,7 +84,7 @@ def tailed(tails: pa.Array) -> tuple[pa.Array, Any]:
 def changed(entries: pa.Array, weights: Any) -> Changed:
     """Rows with the same entry as one, with their weights added up; what comes to nothing is left out."""
     if not len(entries):
-        return Changed(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return Changed(entries, np.zeros(0, np.int64), np.zeros(0, np.int64))
     order = pc.sort_indices(entries)
     ordered = entries.take(order)
     fresh = np.ones(len(entries), bool)
@@ -91,7 +93,10 @@ def changed(entries: pa.Array, weights: Any) -> Changed:
     rows = order.to_numpy().astype(np.int64)
     totals = np.add.reduceat(weights[rows], starts)
     some = totals != 0
-    return Changed(rows[starts[some]], totals[some])
+    chosen = starts[some]
+    if len(chosen) < len(rows):
+        ordered = ordered.take(pa.array(chosen))
+    return Changed(ordered, rows[chosen], totals[some])
 
 
 def value_of(entry: bytes, weight: int, data: bytes | None, key: bytes) -> bytes:

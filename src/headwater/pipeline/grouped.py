@@ -293,7 +293,7 @@ def _firsts(
     made = pc.binary_join_element_wise(begins, letter, tails, b"")
     changed = entries.changed(made, weights)
     picked = pa.array(changed.row)
-    places, data = made.take(picked).to_pylist(), packed(columns, rows.num_rows).take(picked).to_pylist()
+    places, data = changed.entries.to_pylist(), packed(columns, rows.num_rows).take(picked).to_pylist()
     group = group[changed.row]
     known = state.get(places)
     before = entries.weights([known.get(each) for each in places])

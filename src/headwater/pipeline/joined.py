@@ -7,7 +7,7 @@ nothing has to be cancelled afterwards. A row of an outer join without any partn
     KEY ff l ROW    → WEIGHT        the rows of the left side (``entries.py``); those of the right stand under r
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, compress
 from typing import Any, NamedTuple
 
@@ -103,7 +103,7 @@ class Joined(Spec, frozen=True, kw_only=True):
     layout: str = ENTRIES
 
     def schema(self, rows: StructType) -> StructType:
-        left, right = (rows[side].dataType.fields for side in SIDES)  # type: ignore[attr-defined]
+        left, right = (rows[side].dataType.fields for side in SIDES)
         shown = [each for each in right if each.name not in self.shared]
         return StructType([*left, *shown, StructField(WEIGHT, IntegerType())])
 
@@ -125,7 +125,8 @@ class Joined(Spec, frozen=True, kw_only=True):
         return self.how in ("left", "full"), self.how in ("right", "full")
 
     def _given(self, rows: pa.Table, side: int) -> Given:
-        mine = rows.filter(pc.is_valid(rows.column(SIDES[side]))).combine_chunks()
+        mine = rows.select([*self.key, SIDES[side], WEIGHT, "_key"])
+        mine = mine.filter(pc.is_valid(mine.column(SIDES[side]))).combine_chunks()
         null = np.zeros(mine.num_rows, bool)
         for name in self.key:
             null |= mine.column(name).is_null().to_numpy()
@@ -222,8 +223,16 @@ def joined(left: DataFrame, right: DataFrame, on: On, how: str) -> DataFrame:
             got=", ".join(twice),
             hint="rename one with a select, like .withColumnRenamed(…)",
         )
+    if how in ("inner", "right"):  # those without a key would all go to one shard, for nothing
+        left = left.where(_has(pairs))
+    if how in ("inner", "left"):
+        right = right.where(_has(pairs.values()))
     both, key = paired("join", left, right, on)
     return operator.run(Joined(key=key, how=how, shared=shared), both)
+
+
+def _has(columns: Iterable[str]) -> str:
+    return " AND ".join(f"`{name}` IS NOT NULL" for name in columns)
 
 
 # ---- a batch -----------------------------------------------------------------------------------------------
@@ -243,7 +252,7 @@ def _batch(given: Sequence[Given]) -> Batch:
     number = np.cumsum(fresh) - 1
     kept = int(np.searchsorted(number, len(names) - sum(each in NOWHERE for each in names)))
     return Batch(
-        side, changed.row - lefts * side, number, names, made.take(picked).to_pylist(), changed.weight, kept
+        side, changed.row - lefts * side, number, names, changed.entries.to_pylist(), changed.weight, kept
     )
 
 

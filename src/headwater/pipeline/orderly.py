@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headwater.pipeline.packed import fixed, whole
+from headwater.pipeline.packed import fixed, is_text, whole
 
 __all__ = ["orderly"]
 
@@ -25,7 +25,7 @@ def orderly(columns: Sequence[pa.Array], rows: int, *, descending: bool = False)
     for column in columns:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         there = whole(valid.astype(np.uint8).reshape(rows, 1))
-        if pt.is_string(column.type) or pt.is_binary(column.type):
+        if is_text(column.type):
             parts += [there, _texts(column), END]
         else:
             values = _ordered(column)

@@ -17,7 +17,7 @@ import pyarrow.types as pt
 
 from headwater.pipeline.keyed import decoder
 
-__all__ = ["fixed", "packed", "unpacked", "whole"]
+__all__ = ["fixed", "is_text", "packed", "unpacked", "whole"]
 
 LENGTH = np.dtype("<u4")
 Bytes = Any
@@ -82,6 +82,11 @@ def unpacked(rows: pa.Array, skip: Any, kind: pa.Schema) -> pa.Table:
     return pa.table([_put_together(field.type, each) for field in kind], schema=kind)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are text, or bytes of any length."""
+    return any(fits(kind) for fits in (pt.is_string, pt.is_binary, pt.is_large_string, pt.is_large_binary))
+
+
 def fixed(values: pa.Array) -> Bytes:
     """Values of a fixed width as their bytes, of which the caller may change a copy; what stands for a null may be anything."""
     values = values.cast(pa.uint8()) if pt.is_boolean(values.type) else values
@@ -131,7 +136,7 @@ def _put_together(kind: pa.DataType, values: Iterator[pa.Array]) -> pa.Array:
 
 
 def _texts(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pt.is_string(kind) or pt.is_binary(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind):
+    if is_text(kind):
         return values.cast(pa.binary()).fill_null(b"")
     encode = msgspec.msgpack.encode
     return pa.array([b"" if each is None else encode(each) for each in values.to_pylist()], pa.binary())
@@ -144,8 +149,12 @@ def _text_array(rows: pa.Array, start: Any, end: Any, kind: pa.DataType, valid: 
     _, _, data = rows.buffers()
     pieces = pa.Array.from_buffers(pa.large_binary(), 2 * len(start), [None, pa.py_buffer(bounds), data])
     found = pieces.take(pa.array(np.arange(0, 2 * len(start), 2)))
-    if pt.is_string(kind) or pt.is_binary(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind):
-        return found.cast(pa.large_string()).cast(kind) if pt.is_string(kind) else found.cast(kind)
+    if is_text(kind):
+        return (
+            found.cast(pa.large_string()).cast(kind)
+            if pt.is_string(kind) or pt.is_large_string(kind)
+            else found.cast(kind)
+        )
     decode: Callable[[bytes], Any] = decoder(pa.schema([pa.field("it", kind)]))
     one = b"\x91"  # the head of an array with one value
     plain = zip(found.to_pylist(), valid.tolist(), strict=True)
