@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pyarrow as pa
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import DecimalType, DoubleType, LongType, StringType, StructType
 
@@ -41,7 +41,7 @@ AGGREGATES = {
     "pairs": hw.newest_of(["n", "s"], order=["x", "n"], limit=2),
 }
 LOGIC = Grouped(key=("k",), each=tuple(module._asked(*each, KIND) for each in AGGREGATES.items()))
-hundred = settings(max_examples=100, deadline=None, phases=[Phase.generate])
+hundred = settings(max_examples=100, deadline=None)
 
 numbers = st.none() | st.integers(-3, 3) | st.sampled_from([1 << 57, -(1 << 58)])
 doubles = st.none() | st.sampled_from([0.1, 0.2, 0.3, -0.1, 1e16, 1.0, 0.0, 1e308, -1e308, math.inf, -math.inf, math.nan])  # fmt: skip
