@@ -8,6 +8,9 @@ class Memory(dict):
     def between(self, start, end):
         return iter(sorted((key, value) for key, value in self.items() if start <= key < end))
 
+    def stretches(self, wanted):
+        return [list(self.between(start, end))[:most] for start, end, most in wanted]
+
     def take(self, changes):
         for key, value in changes.items():
             if value is None:

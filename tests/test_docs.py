@@ -59,6 +59,16 @@ def test_the_example_of_clocks_declares_a_view():
     assert set(app.graph().views) == {"taps_per_5_minutes"}
 
 
+@pytest.mark.skipif(not hasattr(hw.App, "table"), reason="needs tables")
+def test_the_examples_of_joins_declare_views():
+    code = re.findall(r"^```python\n(.*?)^```", (DOCS / "joins.md").read_text(), re.MULTILINE | re.DOTALL)
+    app = hw.App("shop")
+    names = {"hw": hw, "app": app, "F": functions, "DataFrame": DataFrame, "datetime": datetime}
+    exec("\n".join(code), names)  # noqa: S102
+
+    assert {"orders_with_names", "customers_now"} <= set(app.graph().views)
+
+
 def test_links_between_documents_lead_somewhere():
     for page in [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):

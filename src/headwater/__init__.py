@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headwater.late import ARRIVAL, correct, drop, side
     from headwater.operators import calendar, corrected_time, count, distinct, latest, sessions, sliding
     from headwater.position import Position
+    from headwater.relations import average_of, count_of, group, join, max_of, min_of, newest_of, sum_of
     from headwater.schema import Event
     from headwater.write import Writer
 
@@ -30,17 +31,25 @@ __all__ = [
     "StorageError",
     "UsageError",
     "Writer",
+    "average_of",
     "calendar",
     "correct",
     "corrected_time",
     "count",
+    "count_of",
     "distinct",
     "drop",
+    "group",
+    "join",
     "latest",
+    "max_of",
+    "min_of",
+    "newest_of",
     "sessions",
     "side",
     "sketch",
     "sliding",
+    "sum_of",
 ]
 
 _HOMES = {
@@ -49,16 +58,24 @@ _HOMES = {
     "Event": "schema",
     "Position": "position",
     "Writer": "write",
+    "average_of": "relations",
     "calendar": "operators",
     "correct": "late",
     "corrected_time": "operators",
     "count": "operators",
+    "count_of": "relations",
     "distinct": "operators",
     "drop": "late",
+    "group": "relations",
+    "join": "relations",
     "latest": "operators",
+    "max_of": "relations",
+    "min_of": "relations",
+    "newest_of": "relations",
     "sessions": "operators",
     "side": "late",
     "sliding": "operators",
+    "sum_of": "relations",
 }
 
 

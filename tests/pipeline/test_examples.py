@@ -176,3 +176,40 @@ def test_percentiles_of_minutes_are_merged_to_those_of_an_hour():
     for name, rank in (("p50", 0.5), ("p99", 0.99)):
         found = hour.estimate(minutes[0]["times"]["estimate"])[name]
         assert abs(every.index(found) / len(every) - rank) <= 2 * hour.error
+
+
+@pytest.mark.skipif(not hasattr(hw.App, "table"), reason="needs tables")
+def test_timelines_move_with_both_tables():
+    app = hw.App.load(str(EXAMPLES / "timeline" / "app.py"))
+
+    def tweet(number: int, author: str, text: str, minute: int | None = None) -> dict:
+        at = BEGIN + (number if minute is None else minute) * MINUTE
+        return {"tweet_id": number, "author": author, "text": text, "at": at}
+
+    def follow(follower: str, followee: str) -> dict:
+        return {"follower": follower, "followee": followee}
+
+    with testing.views(app) as t:
+
+        def shown() -> dict[str, list[str]]:
+            return {row["follower"]: [each["text"] for each in row["tweets"]] for row in t.rows("timelines")}
+
+        t.send("tweets", tweet(1, "bob", "one"), tweet(2, "cid", "two"), tweet(3, "bob", "three"))
+        assert shown() == {}
+        t.send("follows", follow("ann", "bob"), follow("ann", "cid"), follow("dan", "cid"))
+        assert shown() == {"ann": ["three", "two", "one"], "dan": ["two"]}
+        t.send("tweets", tweet(2, "cid", "two, edited", 9))
+        assert shown() == {"ann": ["two, edited", "three", "one"], "dan": ["two, edited"]}
+        t.send("tweets", tweet(4, "cid", "same time", 3))
+        assert shown()["ann"] == ["two, edited", "same time", "three", "one"]
+        t.delete("follows", ("ann", "cid"))
+        t.delete("tweets", 4, 77)
+        assert shown() == {"ann": ["three", "one"], "dan": ["two, edited"]}
+        t.send("tweets", tweet(2, "bob", "of another author", 9))
+        assert shown() == {"ann": ["of another author", "three", "one"]}
+        many = [tweet(n, "bob", f"{n}") for n in range(100, 202)]
+        t.send("tweets", *many)
+        assert shown()["ann"] == [f"{n}" for n in range(201, 101, -1)]
+        t.delete("tweets", 201, 150)
+        assert shown()["ann"] == [f"{n}" for n in range(200, 99, -1) if n != 150]
+        t.check("timelines")

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from headwater.late import duration_us
 from headwater.pipeline import timers
 from headwater.pipeline.layout import FORGETTING
-from headwater.pipeline.operator import Applied, Logic, Moment, Spec, State
+from headwater.pipeline.operator import Applied, Logic, Moment, Spec, State, Stretch
 
 __all__ = ["Forgetting"]
 
@@ -67,3 +67,7 @@ class _Inside:
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._state.between(b"k" + start, b"k" + end):
             yield key[1:], value[8:]
+
+    def stretches(self, wanted: Sequence[Stretch]) -> list[list[tuple[bytes, bytes]]]:
+        inside = [(b"k" + start, b"k" + end, most) for start, end, most in wanted]
+        return [[(key[1:], value[8:]) for key, value in part] for part in self._state.stretches(inside)]

@@ -9,10 +9,12 @@ from typing import NamedTuple
 from zlib import crc32
 
 from headwater.errors import UsageError
+from headwater.pipeline import entries
 
-__all__ = ["FORGETTING", "PLAIN", "WAITING", "Layout", "layout", "shard_of", "values"]
+__all__ = ["ENTRIES", "FORGETTING", "PLAIN", "WAITING", "Layout", "layout", "shard_of", "values"]
 
 PLAIN = ""
+ENTRIES = "entries"
 FORGETTING = "forget"
 WAITING = "wait"
 
@@ -45,6 +47,8 @@ LAYOUTS = {
     FORGETTING: Layout(_owner, _under(b"k"), lambda key: b"k" + key, lambda value: value[8:]),
     # ``ready.py``: the same for rows that wait, and r KEY → ROW for those that were published
     WAITING: Layout(_owner, _under(b"r"), lambda key: b"r" + key, lambda value: value),
+    # ``entries.py``: KEY ff LETTER TAIL → WEIGHT, many of them for a key; ``grouped.py`` has a row of each key under g
+    ENTRIES: Layout(entries.owner, entries.named, entries.place, entries.data_of),
 }
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "Spec",
     "State",
     "Staying",
+    "Stretch",
     "Written",
     "building",
     "run",
@@ -70,6 +71,10 @@ class Moment(NamedTuple):
     """No row from before it will come any more, not even a straggler: what only such a row could change may be forgotten."""
 
 
+Stretch = tuple[bytes, bytes, int]
+"""Entries beside each other: from one up to, not with, another, and at most so many."""
+
+
 class State(Protocol):
     """What a logic may ask of its shard."""
 
@@ -79,6 +84,10 @@ class State(Protocol):
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The entries from ``start`` up to, not with, ``end``, in order."""
+        ...
+
+    def stretches(self, wanted: Sequence[Stretch]) -> list[list[tuple[bytes, bytes]]]:
+        """The entries of many such stretches, of each no more than so many; fastest for those that are in order."""
         ...
 
 
@@ -158,6 +167,9 @@ class Nothing:
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:  # noqa: ARG002
         return iter(())
+
+    def stretches(self, wanted: Sequence[Stretch]) -> list[list[tuple[bytes, bytes]]]:
+        return [[] for _ in wanted]
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from headwater.pipeline import timers
 from headwater.pipeline.differing import NO_ROWS, PUBLISH, consolidated, differing
 from headwater.pipeline.layout import WAITING
-from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.operator import Applied, Moment, Spec, State, Stretch
 from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["Ready"]
@@ -68,6 +68,10 @@ class _Published:
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return ((key[1:], row) for key, row in self._state.between(b"r" + start, b"r" + end))
+
+    def stretches(self, wanted: Sequence[Stretch]) -> list[list[tuple[bytes, bytes]]]:
+        inside = [(b"r" + start, b"r" + end, most) for start, end, most in wanted]
+        return [[(key[1:], value) for key, value in part] for part in self._state.stretches(inside)]
 
 
 def _by_key(rows: pa.Table) -> dict[bytes, tuple[bytes | None, int]]:

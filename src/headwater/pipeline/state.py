@@ -128,6 +128,9 @@ class Shard:
         """The entries from one key up to, not with, another, in order; for keys of at most 511 bytes."""
         return self._copy.between(start, end)
 
+    def stretches(self, wanted: Sequence[tuple[bytes, bytes, int]]) -> list[list[tuple[bytes, bytes]]]:
+        return self._copy.stretches(wanted)
+
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Everything, in the order of the keys."""
         return self._copy.items()
@@ -420,6 +423,19 @@ class _Copy:
             if cursor.set_range(start):
                 yield from takewhile(lambda entry: entry[0] < end, cursor)
 
+    def stretches(self, wanted: Sequence[tuple[bytes, bytes, int]]) -> list[list[tuple[bytes, bytes]]]:
+        found: list[list[tuple[bytes, bytes]]] = []
+        with self._environment.begin() as transaction:
+            cursor = transaction.cursor(self._values)
+            for start, end, most in wanted:
+                part: list[tuple[bytes, bytes]] = []
+                there = cursor.set_range(start)
+                while there and len(part) < most and (entry := cursor.item())[0] < end:
+                    part.append(entry)
+                    there = cursor.next()
+                found.append(part)
+        return found
+
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         with self._environment.begin() as transaction:
             yield from transaction.cursor(self._values)
@@ -430,26 +446,17 @@ class _Copy:
         self._environment.close()
 
     def _apply(self, transaction: Any, part: pa.RecordBatch) -> None:
-        keys, values = part.column(0).to_pylist(), part.column(1).to_pylist()
-        changes = zip(keys, values, strict=True)
-        lengths = pc.min_max(pc.binary_length(part.column(0))).as_py()
-        if (
-            part.num_rows
-            and part.column(1).null_count == 0
-            and 0 < lengths["min"] <= lengths["max"] <= KEY_BYTES_MAX
-        ):
-            transaction.cursor().putmulti(changes)
-            return
-        for key, value in changes:
+        changes = list(zip(part.column(0).to_pylist(), part.column(1).to_pylist(), strict=True))
+        fit = [each for each in changes if 0 < len(each[0]) <= KEY_BYTES_MAX]
+        transaction.cursor().putmulti([each for each in fit if each[1] is not None])
+        for key in (each[0] for each in fit if each[1] is None):
+            transaction.delete(key)
+        for key, value in changes if len(fit) < len(changes) else ():
             if not 0 < len(key) <= KEY_BYTES_MAX:
                 if value is None:
                     transaction.delete(_digest(key), db=self._odd)
                 else:
                     transaction.put(_digest(key), msgspec.msgpack.encode((key, value)), db=self._odd)
-            elif value is None:
-                transaction.delete(key)
-            else:
-                transaction.put(key, value)
 
     def _version_in(self, transaction: Any) -> int:
         found = transaction.get(b"version", db=self._about)

@@ -1,0 +1,38 @@
+"""Timelines: what those have posted whom one follows, the newest first.
+
+headwater up examples/timeline/app.py
+"""
+
+from datetime import datetime
+
+from pyspark.sql import DataFrame
+
+import headwater as hw
+
+LENGTH = 100
+
+app = hw.App("timeline")
+
+
+class Tweet(hw.Event):
+    tweet_id: int
+    author: str
+    text: str
+    at: datetime
+
+
+class Follow(hw.Event):
+    follower: str
+    followee: str
+
+
+app.table("tweets", Tweet, key="tweet_id")
+app.table("follows", Follow, key=["follower", "followee"])
+
+
+@app.view(key="follower")
+def timelines(follows: DataFrame, tweets: DataFrame) -> DataFrame:
+    """One row for each person who follows somebody that has posted something."""
+    posted = hw.join(follows, tweets, on={"followee": "author"})
+    newest = hw.newest_of(["tweet_id", "author", "text", "at"], order="at", limit=LENGTH)
+    return hw.group(posted, "follower", tweets=newest, there_are=hw.count_of())
