@@ -8,6 +8,9 @@ class Memory(dict):
     def between(self, start, end):
         return iter(sorted((key, value) for key, value in self.items() if start <= key < end))
 
+    def ranges(self, bounds):
+        return (self.between(start, end) for start, end in bounds)
+
     def take(self, changes):
         for key, value in changes.items():
             if value is None:

@@ -13,7 +13,17 @@ if TYPE_CHECKING:
     from headwater.app import App
     from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
     from headwater.late import ARRIVAL, correct, drop, side
-    from headwater.operators import calendar, corrected_time, count, distinct, latest, sessions, sliding
+    from headwater.operators import (
+        calendar,
+        corrected_time,
+        count,
+        distinct,
+        latest,
+        match,
+        sessions,
+        sliding,
+        unmatched,
+    )
     from headwater.position import Position
     from headwater.schema import Event
     from headwater.write import Writer
@@ -37,10 +47,12 @@ __all__ = [
     "distinct",
     "drop",
     "latest",
+    "match",
     "sessions",
     "side",
     "sketch",
     "sliding",
+    "unmatched",
 ]
 
 _HOMES = {
@@ -56,9 +68,11 @@ _HOMES = {
     "distinct": "operators",
     "drop": "late",
     "latest": "operators",
+    "match": "operators",
     "sessions": "operators",
     "side": "late",
     "sliding": "operators",
+    "unmatched": "operators",
 }
 
 

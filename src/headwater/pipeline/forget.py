@@ -67,3 +67,6 @@ class _Inside:
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._state.between(b"k" + start, b"k" + end):
             yield key[1:], value[8:]
+
+    def ranges(self, bounds: Sequence[tuple[bytes, bytes]]) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        return (self.between(start, end) for start, end in bounds)

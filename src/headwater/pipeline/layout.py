@@ -10,10 +10,11 @@ from zlib import crc32
 
 from headwater.errors import UsageError
 
-__all__ = ["FORGETTING", "PLAIN", "WAITING", "Layout", "layout", "shard_of", "values"]
+__all__ = ["FORGETTING", "OWNED", "PLAIN", "WAITING", "Layout", "layout", "shard_of", "values"]
 
 PLAIN = ""
 FORGETTING = "forget"
+OWNED = "own"
 WAITING = "wait"
 
 
@@ -39,12 +40,19 @@ def _owner(entry: bytes, value: bytes) -> bytes:
     return value if entry[:1] == b"t" else entry[1:]
 
 
+def _inside(entry: bytes, value: bytes) -> bytes:  # noqa: ARG001
+    """The length of the key stands before it, in four bytes."""
+    return value[4 : 4 + int.from_bytes(value[:4])]
+
+
 LAYOUTS = {
     PLAIN: Layout(lambda entry, _: entry, lambda entry: entry, lambda key: key, lambda value: value),
     # ``timers.py``: k KEY → TIME VALUE, and t TIME DIGEST → KEY
     FORGETTING: Layout(_owner, _under(b"k"), lambda key: b"k" + key, lambda value: value[8:]),
     # ``ready.py``: the same for rows that wait, and r KEY → ROW for those that were published
     WAITING: Layout(_owner, _under(b"r"), lambda key: b"r" + key, lambda value: value),
+    # ``within.py``: many entries for a key, each with its key at the beginning of what stands there
+    OWNED: Layout(_inside, lambda _: None, lambda key: key, lambda value: value),
 }
 
 

@@ -45,6 +45,7 @@ __all__ = [
     "State",
     "Written",
     "building",
+    "horizon_us",
     "run",
     "sharded",
     "shell",
@@ -78,6 +79,10 @@ class State(Protocol):
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The entries from ``start`` up to, not with, ``end``, in order."""
+        ...
+
+    def ranges(self, bounds: Sequence[tuple[bytes, bytes]]) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        """The same for many stretches, at half the cost; each is read, or left, before the next one is asked for."""
         ...
 
 
@@ -146,6 +151,9 @@ class Nothing:
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:  # noqa: ARG002
         return iter(())
 
+    def ranges(self, bounds: Sequence[tuple[bytes, bytes]]) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        return (iter(()) for _ in bounds)
+
 
 class Plan(msgspec.Struct, frozen=True):
     """What the driver tells the tasks of a batch: its time, and where operators find their state."""
@@ -194,6 +202,9 @@ class Site:
     holds: dict[str, dict[str, int]] = field(default_factory=dict)
     """For each operator behind such ones, which they are."""
 
+    horizon_us: int = 0
+    """How long the view waits for stragglers."""
+
     def name(self, logic: Logic, rows: DataFrame) -> str:
         name = f"{logic.kind}{len(self.timed) + 1}"
         self.add(name, logic, rows)
@@ -223,6 +234,12 @@ def building(site: Site) -> Iterator[Site]:
         yield site
     finally:
         _site.reset(token)
+
+
+def horizon_us() -> int:
+    """How long the view that is being built waits for stragglers; in batch there are none."""
+    site = _site.get()
+    return site.horizon_us if site is not None else 0
 
 
 def run(logic: Logic, frame: DataFrame) -> DataFrame:

@@ -57,7 +57,9 @@ def _build(
         )
         for parameter, stream in graph.inputs(view).items()
     }
-    site = Site(shards, lambda: source.ticks(spark, settings.access, view.name))
+    site = Site(
+        shards, lambda: source.ticks(spark, settings.access, view.name), horizon_us=view.late.horizon_us
+    )
     with operator.building(site):
         frame = query.build(spark, view, inputs)
     if view.latency != "realtime":

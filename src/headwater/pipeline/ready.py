@@ -66,6 +66,9 @@ class _Published:
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return ((key[1:], row) for key, row in self._state.between(b"r" + start, b"r" + end))
 
+    def ranges(self, bounds: Sequence[tuple[bytes, bytes]]) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        return (self.between(start, end) for start, end in bounds)
+
 
 def _by_key(rows: pa.Table) -> dict[bytes, tuple[bytes | None, int]]:
     """The row of each key and when it is complete; of two rows with a key the greater one. One without a time is complete."""

@@ -128,6 +128,9 @@ class Shard:
         """The entries from one key up to, not with, another, in order; for keys of at most 511 bytes."""
         return self._copy.between(start, end)
 
+    def ranges(self, bounds: Sequence[tuple[bytes, bytes]]) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        return self._copy.ranges(bounds)
+
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Everything, in the order of the keys."""
         return self._copy.items()
@@ -415,10 +418,15 @@ class _Copy:
             return dict(transaction.cursor().getmulti([key for key in keys if key not in found])) | pairs
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for found in self.ranges([(start, end)]):
+            yield from found
+
+    def ranges(self, bounds: Sequence[tuple[bytes, bytes]]) -> Iterator[Iterator[tuple[bytes, bytes]]]:
         with self._environment.begin() as transaction:
             cursor = transaction.cursor(self._values)
-            if cursor.set_range(start):
-                yield from takewhile(lambda entry: entry[0] < end, cursor)
+            for start, end in bounds:
+                there = cursor.set_range(start)
+                yield takewhile(lambda entry, end=end: entry[0] < end, cursor) if there else iter(())
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         with self._environment.begin() as transaction:
