@@ -33,6 +33,7 @@ COMPLETE = 0
 """The ``_until`` of a row that is complete at once: long ago."""
 NONE = -1
 _about = struct.Struct(">BI")
+ONCE = [_about.pack(met, 1) for met in (0, 1)]
 
 
 class All(NamedTuple):
@@ -76,8 +77,8 @@ class Matched(Spec, frozen=True, kw_only=True):
     def schema(self, rows: StructType) -> StructType:
         """Times stay the event time only where rows are never taken back."""
         fields = [
-            *rows[LEFT].dataType.fields,  # type: ignore[attr-defined]
-            *(field for field in rows[RIGHT].dataType.fields if field.name not in self._shared),  # type: ignore[attr-defined]
+            *rows[LEFT].dataType.fields,
+            *(field for field in rows[RIGHT].dataType.fields if field.name not in self._shared),
         ]
         if self.how == "inner":
             return StructType(fields)
@@ -120,8 +121,12 @@ class Matched(Spec, frozen=True, kw_only=True):
             changes |= _kept(shelf, batch, fresh, now[: every.fresh], state=state, horizon=horizon)
             changes |= dict.fromkeys(shelf.forgotten(state, horizon))
         changes = dict(sorted(changes.items()))
-        opens = [each for shelf in shelves if (each := shelf.open(state, changes, moment)) is not None]
-        return Applied(self._rows(left, right, out), changes, min(opens, default=None))
+        opens = [
+            shelf.open(state, side.time[shelf.still(side.time, horizon)], moment)
+            for shelf, side in zip(shelves, (batch.left, batch.right), strict=True)
+        ]
+        open_us = min((each for each in opens if each is not None), default=None)
+        return Applied(self._rows(left, right, out), changes, open_us)
 
     def _pairs(self, left: All, right: All) -> tuple[Any, Any]:
         """Those in which at least one row has come in this batch."""
@@ -163,7 +168,7 @@ class Matched(Spec, frozen=True, kw_only=True):
 
 def _all(side: Side, held: Found) -> All:
     """A row that came several times stands in the state once, and here as often."""
-    abouts = [within.key_of(value)[1] for value in held.values]
+    abouts = [within.owned(value) for value in held.values]
     marks = [_about.unpack_from(value, at) for value, at in zip(held.values, abouts, strict=True)]
     texts = [value[at + _about.size :] for value, at in zip(held.values, abouts, strict=True)]
     of = np.repeat(np.arange(len(texts)), np.array([count for _, count in marks], np.int64))
@@ -206,7 +211,7 @@ def _met(every: All) -> dict[bytes, bytes | None]:
     """The entries that something has met now for the first time: all that were looked up are met."""
     changes: dict[bytes, bytes | None] = {}
     for entry, value in zip(every.held.entries, every.held.values, strict=True):
-        at = within.key_of(value)[1]
+        at = within.owned(value)
         if not value[at]:
             changes[entry] = value[:at] + b"\x01" + value[at + 1 :]
     return changes
@@ -216,27 +221,27 @@ def _kept(
     shelf: Shelf, batch: Batch, side: Side, is_met: Any, *, state: State, horizon: int
 ) -> dict[bytes, bytes | None]:
     """The rows that came, as they stand in the state from now on; in batch, where nothing comes any more, none."""
-    still = np.flatnonzero(side.time // shelf.bucket_us >= shelf.due(horizon))
+    still = shelf.still(side.time, horizon)
     if not len(still):
         return {}
     rows = side.rows if len(still) == len(side.key) else side.rows.take(pa.array(still))
     texts = side.stored.encoded(rows)
-    places = shelf.places(batch.digests, side.key[still], side.time[still])
-    entries = [place + within.row_digest(text) for place, text in zip(places, texts, strict=True)]
+    entries = shelf.entries(batch.digests, side.key[still], side.time[still], texts)
+    known = state.get(entries)
+    is_met, keys = is_met[still].tolist(), [batch.keys[number] for number in side.key[still].tolist()]
+    if not known and len(set(entries)) == len(entries):
+        values = [key + ONCE[met] + text for key, met, text in zip(keys, is_met, texts, strict=True)]
+        return dict(zip(entries, values, strict=True))
     counts = Counter(entries)
-    known = state.get(list(counts))
-    keys = [within.valued(key) for key in batch.keys]
-    about = zip(entries, side.key[still].tolist(), is_met[still].tolist(), texts, strict=True)
     changes: dict[bytes, bytes | None] = {}
-    for entry, key, met, text in about:
+    for entry, key, met, text in zip(entries, keys, is_met, texts, strict=True):
         met_before, count = _marks(known.get(entry))
-        mark = _about.pack(met or met_before, counts[entry] + count)
-        changes[entry] = keys[key] + mark + text
+        changes[entry] = key + _about.pack(met or met_before, counts[entry] + count) + text
     return changes
 
 
 def _marks(value: bytes | None) -> tuple[int, int]:
     if value is None:
         return 0, 0
-    met, count = _about.unpack_from(value, within.key_of(value)[1])
+    met, count = _about.unpack_from(value, within.owned(value))
     return met, count

@@ -426,7 +426,7 @@ class _Copy:
             cursor = transaction.cursor(self._values)
             for start, end in bounds:
                 there = cursor.set_range(start)
-                yield takewhile(lambda entry, end=end: entry[0] < end, cursor) if there else iter(())
+                yield takewhile((end,).__gt__, cursor) if there else iter(())
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         with self._environment.begin() as transaction:

@@ -11,6 +11,7 @@ watermark that is as much earlier (``behind``), so that its windows wait for the
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class Unmatched(Spec, frozen=True, kw_only=True):
     layout: str = OWNED
 
     def schema(self, rows: StructType) -> StructType:
-        return StructType(rows[LEFT].dataType.fields)  # type: ignore[attr-defined]
+        return StructType(rows[LEFT].dataType.fields)
 
     @property
     def _shelves(self) -> tuple[Shelf, Shelf]:
@@ -51,26 +52,28 @@ class Unmatched(Spec, frozen=True, kw_only=True):
         batch = within.read(rows, self.time)
         left, right = self._shelves
         changes: dict[bytes, bytes | None] = {}
-        for entry in left.near(
-            state, batch.digests, batch.right, self.bound.of_right, moment.horizon
-        ).entries:
-            changes |= {entry: None, _waiting(entry): None}
+        near = left.near(state, batch.digests, batch.right, self.bound.of_right, moment.horizon).entries
+        changes.update(dict.fromkeys(near))
+        changes.update(dict.fromkeys(map(_waiting, near)))
         missed = self._missed(batch, state, moment.horizon)
         late = batch.left.time[missed] < moment.horizon - self.bound.after_us
         texts: list[bytes] = []
         for entry, value in _due(state, moment.horizon - self.bound.after_us):
-            at = within.key_of(value)[1]
+            at = within.owned(value)
             texts += [value[at + _count.size :]] * _count.unpack_from(value, at)[0]
-            changes |= {
-                entry: None,
-                left.letter + self._bucket(entry) + entry[9:25] + entry[1:9] + entry[25:]: None,
-            }
-        changes |= _waits(left, batch, missed[~late], state)
-        changes |= _heard(right, batch, batch.right, moment.horizon)
-        changes |= dict.fromkeys(right.forgotten(state, moment.horizon))
+            changes[entry] = None
+            changes[left.letter + self._bucket(entry) + entry[9:25] + entry[1:9] + entry[25:]] = None
+        changes.update(_waits(left, batch, missed[~late], state))
+        changes.update(_heard(right, batch, batch.right, moment.horizon))
+        changes.update(dict.fromkeys(right.forgotten(state, moment.horizon)))
         out = [batch.left.stored.table(texts), batch.left.rows.take(pa.array(missed[late])), batch.left.lone]
         changes = dict(sorted(changes.items()))
-        return Applied(pa.concat_tables(out), changes, self._open(right, state, changes, moment))
+        opens = [
+            right.open(state, batch.right.time[right.still(batch.right.time, moment.horizon)], moment),
+            self._goes(state, changes, batch.left.time[missed[~late]], moment),
+        ]
+        open_us = min((each for each in opens if each is not None), default=None)
+        return Applied(pa.concat_tables(out), changes, open_us)
 
     def _missed(self, batch: Batch, state: State, horizon: int) -> Any:
         """The rows that came and that no row of the right has met, of this batch or before."""
@@ -84,8 +87,8 @@ class Unmatched(Spec, frozen=True, kw_only=True):
         each = missed[first]
         shelf = self._shelves[1]
         found = np.zeros(len(each), bool)
-        digests = [batch.digests[n] for n in side.key[each]]
-        owner, bounds = shelf.bounds(state, digests, np.arange(len(each)), (low[each], high[each]), horizon)
+        digests, numbers = batch.digests[side.key[each]], np.arange(len(each))
+        owner, bounds = shelf.bounds(state, digests, numbers, (low[each], high[each]), horizon)
         for number, part in zip(owner, state.ranges(bounds), strict=True):
             if next(part, None) is not None:
                 found[number] = True
@@ -95,22 +98,18 @@ class Unmatched(Spec, frozen=True, kw_only=True):
         time = _unsigned.unpack_from(waiting, 1)[0] - (1 << 63)
         return _unsigned.pack(time // self.bound.bucket_us + (1 << 63))
 
-    def _open(
-        self, right: Shelf, state: State, changes: dict[bytes, bytes | None], moment: Moment
+    def _goes(
+        self, state: State, changes: dict[bytes, bytes | None], added: Any, moment: Moment
     ) -> int | None:
-        forgets = right.open(state, changes, moment)
-        still = (
-            entry
-            for entry, _ in _stretch(state, moment.horizon - self.bound.after_us, LATEST)
-            if changes.get(entry, b"") is not None
-        )
-        added = (entry for entry, value in changes.items() if entry[:1] == b"t" and value is not None)
-        first = min(filter(None, (next(still, None), min(added, default=None))), default=None)
-        if first is None:
-            return forgets
-        time = _unsigned.unpack_from(first, 1)[0] - (1 << 63)
-        goes: int = time + self.bound.after_us + 1 + moment.watermark - moment.horizon
-        return goes if forgets is None else min(goes, forgets)
+        """The watermark at which the first row goes on that waits, when rows with these times are added."""
+        waiting = _stretch(state, moment.horizon - self.bound.after_us, LATEST)
+        still = (entry for entry, _ in waiting if changes.get(entry, b"") is not None)
+        times: list[int] = [_unsigned.unpack_from(entry, 1)[0] - (1 << 63) for entry in islice(still, 1)]
+        if len(added):
+            times.append(int(added.min()))
+        if not times:
+            return None
+        return min(times) + self.bound.after_us + 1 + moment.watermark - moment.horizon
 
 
 def _waiting(entry: bytes) -> bytes:
@@ -135,30 +134,26 @@ def _waits(shelf: Shelf, batch: Batch, places: Any, state: State) -> dict[bytes,
     if not len(places):
         return {}
     side = batch.left
+    places = places[np.argsort(side.time[places], kind="stable")]
     key = side.key[places]
     texts = side.stored.encoded(side.rows.take(pa.array(places)))
-    by_key = [
-        place + within.row_digest(text)
-        for place, text in zip(shelf.places(batch.digests, key, side.time[places]), texts, strict=True)
-    ]
+    by_key = shelf.entries(batch.digests, key, side.time[places], texts)
     entries = [_waiting(entry) for entry in by_key]
     counts = Counter(entries)
-    known = state.get(sorted(counts))
-    keys = [within.valued(each) for each in batch.keys]
-    changes: dict[bytes, bytes | None] = {}
-    for place, entry, number, text in zip(by_key, entries, key.tolist(), texts, strict=True):
+    known = state.get(entries)
+    owners = [batch.keys[number] for number in key.tolist()]
+    changes: dict[bytes, bytes | None] = dict(zip(by_key, owners, strict=True))
+    for entry, owner, text in zip(entries, owners, texts, strict=True):
         old = known.get(entry)
-        count = counts[entry] + (_count.unpack_from(old, within.key_of(old)[1])[0] if old else 0)
-        changes[entry] = keys[number] + _count.pack(count) + text
-        changes[place] = keys[number]
+        count = counts[entry] + (_count.unpack_from(old, within.owned(old))[0] if old else 0)
+        changes[entry] = owner + _count.pack(count) + text
     return changes
 
 
 def _heard(shelf: Shelf, batch: Batch, side: Side, horizon: int) -> dict[bytes, bytes | None]:
     """The times of the right from now on."""
-    still = np.flatnonzero(side.time // shelf.bucket_us >= shelf.due(horizon))
+    still = shelf.still(side.time, horizon)
     if not len(still):
         return {}
     places = shelf.places(batch.digests, side.key[still], side.time[still])
-    keys = [within.valued(each) for each in batch.keys]
-    return {place: keys[number] for place, number in zip(places, side.key[still].tolist(), strict=True)}
+    return dict(zip(places, (batch.keys[number] for number in side.key[still].tolist()), strict=True))

@@ -12,9 +12,8 @@ together, in two buckets, and what is to be forgotten stands first: there are no
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,12 +26,13 @@ from headwater.pipeline.pair import LEFT, RIGHT
 from headwater.pipeline.stored import Stored
 from headwater.pipeline.windowed import TIMES
 
-__all__ = ["Batch", "Bound", "Shelf", "Side", "key_of", "met", "pairs", "read", "row_digest", "valued"]
+__all__ = ["Batch", "Bound", "Shelf", "Side", "met", "owned", "pairs", "read"]
 
 EARLIEST, LATEST = -(1 << 62), 1 << 62
+DIGEST_BYTES = 16
 PLACE_BYTES = 33
+ENTRY_BYTES = 41
 _unsigned = struct.Struct(">Q")
-_length = struct.Struct(">I")
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -68,7 +68,9 @@ class Batch(NamedTuple):
     """The rows of a batch. ``keys`` are in the order of their digests."""
 
     keys: list[bytes]
-    digests: list[bytes]
+    """As they stand before the values that they own (``layout.py``)."""
+    digests: Any
+    """Sixteen bytes for each."""
     left: Side
     right: Side
 
@@ -77,11 +79,10 @@ def read(rows: pa.Table, times: tuple[str, str]) -> Batch:
     """The rows of both inputs (``pair.py``)."""
     rows = rows.combine_chunks()
     encoded = rows.column("_key").cast(pa.binary()).combine_chunks().dictionary_encode()
-    keys = encoded.dictionary.to_pylist()
-    digests = [hashlib.blake2b(key, digest_size=16).digest() for key in keys]
-    order = sorted(range(len(keys)), key=digests.__getitem__)
-    rank = np.empty(len(keys), np.int64)
-    rank[order] = np.arange(len(keys))
+    digests = _digests(encoded.dictionary)
+    order = np.lexsort(digests.view(">u8").T[::-1])
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
     key = rank[encoded.indices.to_numpy()]
     on = [pc.is_valid(rows.column(name)) for name in rows.column_names if name.startswith("_on")]
     joins = reduce(pc.and_, on).to_numpy()
@@ -89,7 +90,33 @@ def read(rows: pa.Table, times: tuple[str, str]) -> Batch:
         _side(rows.column(name).combine_chunks(), key, joins, time)
         for name, time in zip((LEFT, RIGHT), times, strict=True)
     )
-    return Batch([keys[n] for n in order], [digests[n] for n in order], left, right)
+    return Batch(_owners(encoded.dictionary.take(pa.array(order))), digests[order], left, right)
+
+
+def _digests(keys: pa.BinaryArray) -> Any:
+    """What stands for a key, in sixteen bytes: itself and its length if it is short."""
+    lengths = pc.binary_length(keys).to_numpy()
+    out = np.zeros((len(keys), DIGEST_BYTES), np.uint8)
+    out[:, -1] = np.minimum(lengths, DIGEST_BYTES)
+    short = lengths < DIGEST_BYTES
+    texts = keys.filter(pa.array(short))
+    sizes = lengths[short]
+    starts = np.cumsum(sizes) - sizes
+    column = np.arange(sizes.sum()) - np.repeat(starts, sizes)
+    data = np.frombuffer(b"".join(texts.to_pylist()), np.uint8)
+    out[np.repeat(np.flatnonzero(short), sizes), column] = data
+    for number in np.flatnonzero(~short).tolist():
+        digest = hashlib.blake2b(keys[number].as_py(), digest_size=DIGEST_BYTES - 1).digest()
+        out[number, :-1] = np.frombuffer(digest, np.uint8)
+    return out
+
+
+def _owners(keys: pa.BinaryArray) -> list[bytes]:
+    """Keys as they stand before the values that they own: with their length in four bytes."""
+    lengths = pc.binary_length(keys).to_numpy().astype(">u4").tobytes()
+    sizes = pa.FixedSizeBinaryArray.from_buffers(pa.binary(4), len(keys), [None, pa.py_buffer(lengths)])
+    owners: list[bytes] = pc.binary_join_element_wise(sizes.cast(pa.binary()), keys, b"").to_pylist()
+    return owners
 
 
 def _side(column: pa.StructArray, key: Any, joins: Any, time: str) -> Side:
@@ -172,34 +199,37 @@ class Shelf(NamedTuple):
         for entry, _ in state.between(self.letter, self._start(self.due(horizon))):
             yield entry
 
-    def open(self, state: State, changes: Mapping[bytes, bytes | None], moment: Moment) -> int | None:
-        """The watermark at which the first bucket that is left will be forgotten."""
-        begin = self._start(self.due(moment.horizon))
-        still = (
-            entry
-            for entry, _ in state.between(begin, self._start(LATEST // self.bucket_us))
-            if changes.get(entry, b"") is not None
-        )
-        added = (entry for entry, value in changes.items() if entry[:1] == self.letter and value is not None)
-        first = min(filter(None, (next(still, None), min(added, default=None))), default=None)
-        if first is None:
+    def open(self, state: State, added: Any, moment: Moment) -> int | None:
+        """The watermark at which the first bucket that is left will be forgotten, when rows with these times are added."""
+        due = self.due(moment.horizon)
+        found = next(state.between(self._start(due), self._start(LATEST // self.bucket_us)), None)
+        buckets = [] if found is None else [_unsigned.unpack_from(found[0], 1)[0] - (1 << 63)]
+        if len(added):
+            buckets.append(int(added.min()) // self.bucket_us)
+        if not buckets:
             return None
-        number: int = _unsigned.unpack_from(first, 1)[0] - (1 << 63)
-        return (number + 1) * self.bucket_us + self.reach[1] + moment.watermark - moment.horizon
+        ends: int = (min(buckets) + 1) * self.bucket_us
+        return ends + self.reach[1] + moment.watermark - moment.horizon
 
-    def places(self, digests: Sequence[bytes], key: Any, time: Any) -> list[bytes]:
-        """Where rows stand, but for what stands for the row itself."""
+    def still(self, time: Any, horizon: int) -> Any:
+        """Which rows with such times are kept; in batch, where nothing comes any more, none."""
+        return np.flatnonzero(time // self.bucket_us >= self.due(horizon))
+
+    def entries(self, digests: Any, key: Any, time: Any, texts: Sequence[bytes]) -> list[bytes]:
+        """Where rows stand."""
+        out = np.empty((len(key), ENTRY_BYTES), np.uint8)
+        self._place(out, digests[key], time // self.bucket_us, time)
+        rows = b"".join([hashlib.blake2b(text, digest_size=8).digest() for text in texts])
+        out[:, PLACE_BYTES:] = np.frombuffer(rows, np.uint8).reshape(-1, 8)
+        return _cut(out)
+
+    def places(self, digests: Any, key: Any, time: Any) -> list[bytes]:
+        """Where rows stand of which nothing but key and time is kept."""
         out = np.empty((len(key), PLACE_BYTES), np.uint8)
-        out[:, 0] = self.letter[0]
-        out[:, 1:9] = _ordered(time // self.bucket_us)
-        out[:, 9:25] = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)[key]
-        out[:, 25:] = _ordered(time)
-        data = out.tobytes()
-        return [data[at : at + PLACE_BYTES] for at in range(0, len(data), PLACE_BYTES)]
+        self._place(out, digests[key], time // self.bucket_us, time)
+        return _cut(out)
 
-    def near(
-        self, state: State, digests: Sequence[bytes], side: Side, reach: tuple[int, int], horizon: int
-    ) -> Found:
+    def near(self, state: State, digests: Any, side: Side, reach: tuple[int, int], horizon: int) -> Found:
         """The entries that rows of the other side meet; each once, though several may meet it. Those rows are in order."""
         found = Found([], [], [])
         if not len(side.key):
@@ -211,7 +241,7 @@ class Shelf(NamedTuple):
         last = np.append(first[1:], len(begins)) - 1
         span = side.time[first] - before, side.time[last] + after
         owner, bounds = self.bounds(state, digests, side.key[first], span, horizon)
-        for key, part in zip(owner, state.ranges(bounds), strict=True):
+        for key, part in zip(owner.tolist(), state.ranges(bounds), strict=True):
             for entry, value in part:
                 found.key.append(key)
                 found.entries.append(entry)
@@ -219,36 +249,31 @@ class Shelf(NamedTuple):
         return found
 
     def bounds(
-        self, state: State, digests: Sequence[bytes], key: Any, span: tuple[Any, Any], horizon: int
-    ) -> tuple[list[int], list[tuple[bytes, bytes]]]:
+        self, state: State, digests: Any, key: Any, span: tuple[Any, Any], horizon: int
+    ) -> tuple[Any, list[tuple[bytes, bytes]]]:
         """Where entries of keys stand that are from one time to another; with the number of the key for each. Empty buckets are left out."""
-        width, due, (low, high) = self.bucket_us, self.due(horizon), span
-        there: dict[int, bytes | None] = {}
-        owner: list[int] = []
-        bounds: list[tuple[bytes, bytes]] = []
-        stretches = zip(
-            key.tolist(),
-            (low // width).tolist(),
-            (high // width).tolist(),
-            _texts(low),
-            _texts(high + 1),
-            strict=True,
-        )
-        for number, begin, end, start, stop in stretches:
-            for bucket in range(max(begin, due), end + 1):
-                if bucket not in there:
-                    there[bucket] = self._filled(state, bucket)
-                if (place := there[bucket]) is not None:
-                    place += digests[number]
-                    owner.append(number)
-                    bounds.append((place + start, place + stop))
-        return owner, bounds
+        low, high = span
+        begin = np.maximum(low // self.bucket_us, self.due(horizon))
+        many = np.maximum(high // self.bucket_us + 1 - begin, 0)
+        of = np.repeat(np.arange(len(key)), many)
+        bucket = np.arange(len(of)) + np.repeat(begin - (np.cumsum(many) - many), many)
+        unique, which = np.unique(bucket, return_inverse=True)
+        there = np.array([self._filled(state, number) for number in unique.tolist()], bool)[which]
+        of, bucket = of[there], bucket[there]
+        starts = np.empty((len(of), PLACE_BYTES), np.uint8)
+        self._place(starts, digests[key[of]], bucket, low[of])
+        ends = starts.copy()
+        ends[:, PLACE_BYTES - 8 :] = _ordered(high[of] + 1)
+        return key[of], list(zip(_cut(starts), _cut(ends), strict=True))
 
-    def _filled(self, state: State, bucket: int) -> bytes | None:
-        """What entries of a bucket begin with; None when there are none."""
-        start = self._start(bucket)
-        found = next(state.between(start, self._start(bucket + 1)), None)
-        return start if found is not None else None
+    def _place(self, out: Any, digests: Any, bucket: Any, time: Any) -> None:
+        out[:, 0] = self.letter[0]
+        out[:, 1:9] = _ordered(bucket)
+        out[:, 9:25] = digests
+        out[:, 25:33] = _ordered(time)
+
+    def _filled(self, state: State, bucket: int) -> bool:
+        return next(state.between(self._start(bucket), self._start(bucket + 1)), None) is not None
 
     def _start(self, bucket: int) -> bytes:
         return self.letter + _unsigned.pack(min(max(bucket + (1 << 63), 0), (1 << 64) - 1))
@@ -259,22 +284,12 @@ def _ordered(numbers: Any) -> Any:
     return (numbers ^ np.int64(-(1 << 63))).astype(">i8").view(np.uint8).reshape(-1, 8)
 
 
-def _texts(numbers: Any) -> list[bytes]:
-    data = _ordered(numbers).tobytes()
-    return [data[start:end] for start, end in pairwise(range(0, len(data) + 1, 8))]
+def _cut(rows: Any) -> list[bytes]:
+    """The rows of a matrix of bytes."""
+    data, width = rows.tobytes(), rows.shape[1]
+    return [data[at : at + width] for at in range(0, len(data), width)]
 
 
-def row_digest(row: bytes) -> bytes:
-    """What stands for a row where it stands."""
-    return hashlib.blake2b(row, digest_size=8).digest()
-
-
-def valued(key: bytes, value: bytes = b"") -> bytes:
-    """A value with the key that owns it (``layout.py``)."""
-    return _length.pack(len(key)) + key + value
-
-
-def key_of(value: bytes) -> tuple[bytes, int]:
-    """The key that owns a value, and where the rest begins."""
-    end = 4 + int.from_bytes(value[:4])
-    return value[4:end], end
+def owned(value: bytes) -> int:
+    """Where a value begins behind the key that owns it."""
+    return 4 + int.from_bytes(value[:4])
