@@ -8,8 +8,8 @@ class Memory(dict):
     def between(self, start, end):
         return iter(sorted((key, value) for key, value in self.items() if start <= key < end))
 
-    def ranges(self, bounds):
-        return (self.between(start, end) for start, end in bounds)
+    def stretches(self, wanted):
+        return [list(self.between(start, end))[:most] for start, end, most in wanted]
 
     def take(self, changes):
         for key, value in changes.items():

@@ -6,6 +6,7 @@ Times are microseconds, few and close together, so that rows meet at every bound
 import pickle
 import random
 from collections import Counter
+from itertools import islice
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -242,6 +243,9 @@ class Watched(Memory):
         for entry in super().between(start, end):
             self.read += 1
             yield entry
+
+    def stretches(self, wanted):
+        return [list(islice(self.between(start, end), most)) for start, end, most in wanted]
 
 
 @pytest.mark.parametrize("how", HOW)

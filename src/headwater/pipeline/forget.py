@@ -4,6 +4,7 @@ Each value is kept with the time at which it goes, as ``timers.py`` has it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -11,7 +12,7 @@ from pyspark.sql.types import StructType
 from headwater.late import duration_us
 from headwater.pipeline import timers
 from headwater.pipeline.layout import FORGETTING
-from headwater.pipeline.operator import Applied, Logic, Moment, Spec, State
+from headwater.pipeline.operator import Applied, Logic, Moment, Spec, State, Stretch
 
 __all__ = ["Forgetting"]
 
@@ -68,5 +69,5 @@ class _Inside:
         for key, value in self._state.between(b"k" + start, b"k" + end):
             yield key[1:], value[8:]
 
-    def ranges(self, bounds: Sequence[tuple[bytes, bytes]]) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        return (self.between(start, end) for start, end in bounds)
+    def stretches(self, wanted: Sequence[Stretch]) -> list[list[tuple[bytes, bytes]]]:
+        return [list(islice(self.between(start, end), most)) for start, end, most in wanted]

@@ -43,6 +43,7 @@ __all__ = [
     "Site",
     "Spec",
     "State",
+    "Stretch",
     "Written",
     "building",
     "horizon_us",
@@ -70,6 +71,10 @@ class Moment(NamedTuple):
     """No row from before it will come any more, not even a straggler: what only such a row could change may be forgotten."""
 
 
+Stretch = tuple[bytes, bytes, int]
+"""Entries beside each other: from one up to, not with, another, and at most so many."""
+
+
 class State(Protocol):
     """What a logic may ask of its shard."""
 
@@ -81,8 +86,8 @@ class State(Protocol):
         """The entries from ``start`` up to, not with, ``end``, in order."""
         ...
 
-    def ranges(self, bounds: Sequence[tuple[bytes, bytes]]) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        """The same for many stretches, at half the cost; each is read, or left, before the next one is asked for."""
+    def stretches(self, wanted: Sequence[Stretch]) -> list[list[tuple[bytes, bytes]]]:
+        """The entries of many such stretches, of each no more than so many; fastest for those that are in order."""
         ...
 
 
@@ -151,8 +156,8 @@ class Nothing:
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:  # noqa: ARG002
         return iter(())
 
-    def ranges(self, bounds: Sequence[tuple[bytes, bytes]]) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        return (iter(()) for _ in bounds)
+    def stretches(self, wanted: Sequence[Stretch]) -> list[list[tuple[bytes, bytes]]]:
+        return [[] for _ in wanted]
 
 
 class Plan(msgspec.Struct, frozen=True):

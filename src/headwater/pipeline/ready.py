@@ -9,6 +9,7 @@ row goes out again at once, with its next revision.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,7 @@ from pyspark.sql.types import StructType
 from headwater.pipeline import timers
 from headwater.pipeline.differing import NO_ROWS, PUBLISH, differing
 from headwater.pipeline.layout import WAITING
-from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.operator import Applied, Moment, Spec, State, Stretch
 
 __all__ = ["Ready"]
 
@@ -66,8 +67,8 @@ class _Published:
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return ((key[1:], row) for key, row in self._state.between(b"r" + start, b"r" + end))
 
-    def ranges(self, bounds: Sequence[tuple[bytes, bytes]]) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        return (self.between(start, end) for start, end in bounds)
+    def stretches(self, wanted: Sequence[Stretch]) -> list[list[tuple[bytes, bytes]]]:
+        return [list(islice(self.between(start, end), most)) for start, end, most in wanted]
 
 
 def _by_key(rows: pa.Table) -> dict[bytes, tuple[bytes | None, int]]:

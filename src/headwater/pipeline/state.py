@@ -128,8 +128,8 @@ class Shard:
         """The entries from one key up to, not with, another, in order; for keys of at most 511 bytes."""
         return self._copy.between(start, end)
 
-    def ranges(self, bounds: Sequence[tuple[bytes, bytes]]) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        return self._copy.ranges(bounds)
+    def stretches(self, wanted: Sequence[tuple[bytes, bytes, int]]) -> list[list[tuple[bytes, bytes]]]:
+        return self._copy.stretches(wanted)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Everything, in the order of the keys."""
@@ -418,15 +418,23 @@ class _Copy:
             return dict(transaction.cursor().getmulti([key for key in keys if key not in found])) | pairs
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for found in self.ranges([(start, end)]):
-            yield from found
-
-    def ranges(self, bounds: Sequence[tuple[bytes, bytes]]) -> Iterator[Iterator[tuple[bytes, bytes]]]:
         with self._environment.begin() as transaction:
             cursor = transaction.cursor(self._values)
-            for start, end in bounds:
+            if cursor.set_range(start):
+                yield from takewhile(lambda entry: entry[0] < end, cursor)
+
+    def stretches(self, wanted: Sequence[tuple[bytes, bytes, int]]) -> list[list[tuple[bytes, bytes]]]:
+        found: list[list[tuple[bytes, bytes]]] = []
+        with self._environment.begin() as transaction:
+            cursor = transaction.cursor(self._values)
+            for start, end, most in wanted:
+                part: list[tuple[bytes, bytes]] = []
                 there = cursor.set_range(start)
-                yield takewhile((end,).__gt__, cursor) if there else iter(())
+                while there and len(part) < most and (entry := cursor.item())[0] < end:
+                    part.append(entry)
+                    there = cursor.next()
+                found.append(part)
+        return found
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         with self._environment.begin() as transaction:

@@ -88,10 +88,9 @@ class Unmatched(Spec, frozen=True, kw_only=True):
         shelf = self._shelves[1]
         found = np.zeros(len(each), bool)
         digests, numbers = batch.digests[side.key[each]], np.arange(len(each))
-        owner, bounds = shelf.bounds(state, digests, numbers, (low[each], high[each]), horizon)
-        for number, part in zip(owner, state.ranges(bounds), strict=True):
-            if next(part, None) is not None:
-                found[number] = True
+        span = low[each], high[each]
+        owner, bounds = shelf.bounds(state, digests, numbers, span, horizon, most=1)
+        found[owner[[bool(part) for part in state.stretches(bounds)]]] = True
         return missed[~found[np.cumsum(first) - 1]] if len(missed) else missed
 
     def _bucket(self, waiting: bytes) -> bytes:

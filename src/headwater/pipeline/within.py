@@ -14,6 +14,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from functools import reduce
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipeline.operator import Moment, State
+from headwater.pipeline.operator import Moment, State, Stretch
 from headwater.pipeline.pair import LEFT, RIGHT
 from headwater.pipeline.stored import Stored
 from headwater.pipeline.windowed import TIMES
@@ -240,8 +241,8 @@ class Shelf(NamedTuple):
         first = np.flatnonzero(begins)
         last = np.append(first[1:], len(begins)) - 1
         span = side.time[first] - before, side.time[last] + after
-        owner, bounds = self.bounds(state, digests, side.key[first], span, horizon)
-        for key, part in zip(owner.tolist(), state.ranges(bounds), strict=True):
+        owner, bounds = self.bounds(state, digests, side.key[first], span, horizon, most=LATEST)
+        for key, part in zip(owner.tolist(), state.stretches(bounds), strict=True):
             for entry, value in part:
                 found.key.append(key)
                 found.entries.append(entry)
@@ -249,9 +250,12 @@ class Shelf(NamedTuple):
         return found
 
     def bounds(
-        self, state: State, digests: Any, key: Any, span: tuple[Any, Any], horizon: int
-    ) -> tuple[Any, list[tuple[bytes, bytes]]]:
-        """Where entries of keys stand that are from one time to another; with the number of the key for each. Empty buckets are left out."""
+        self, state: State, digests: Any, key: Any, span: tuple[Any, Any], horizon: int, *, most: int
+    ) -> tuple[Any, list[Stretch]]:
+        """Where at most so many entries of keys stand that are from one time to another; with the number of the key for each.
+
+        Empty buckets are left out.
+        """
         low, high = span
         begin = np.maximum(low // self.bucket_us, self.due(horizon))
         many = np.maximum(high // self.bucket_us + 1 - begin, 0)
@@ -264,7 +268,7 @@ class Shelf(NamedTuple):
         self._place(starts, digests[key[of]], bucket, low[of])
         ends = starts.copy()
         ends[:, PLACE_BYTES - 8 :] = _ordered(high[of] + 1)
-        return key[of], list(zip(_cut(starts), _cut(ends), strict=True))
+        return key[of], list(zip(_cut(starts), _cut(ends), repeat(most)))
 
     def _place(self, out: Any, digests: Any, bucket: Any, time: Any) -> None:
         out[:, 0] = self.letter[0]
