@@ -56,7 +56,7 @@ def found(searches: DataFrame, clicks: DataFrame) -> DataFrame:
 
 app.sql(
     "nothing_found",
-    f"""SELECT search_id, query, at
-        FROM unmatched(searches, clicks, on => 'search_id', time => 'at', after => '{PATIENCE}')""",
+    """SELECT search_id, query, at
+       FROM unmatched(searches, clicks, on => 'search_id', time => 'at', after => '10 minutes')""",
     key="search_id",
 )
