@@ -22,10 +22,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.errors import UsageError
 from headwater.pipeline.operator import Moment, State, Stretch
 from headwater.pipeline.pair import LEFT, RIGHT
 from headwater.pipeline.stored import Stored
 from headwater.pipeline.windowed import TIMES
+from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["Batch", "Bound", "Shelf", "Side", "met", "owned", "pairs", "read"]
 
@@ -77,8 +79,10 @@ class Batch(NamedTuple):
 
 
 def read(rows: pa.Table, times: tuple[str, str]) -> Batch:
-    """The rows of both inputs (``pair.py``)."""
+    """The rows of both inputs (``pair.py``). UsageError when one is taken back: what it has met is not undone."""
     rows = rows.combine_chunks()
+    if pc.any(pc.less(rows.column(WEIGHT), 1)).as_py():
+        raise UsageError("rows are matched within a time that are taken back later", expected="two streams")
     encoded = rows.column("_key").cast(pa.binary()).combine_chunks().dictionary_encode()
     digests = _digests(encoded.dictionary)
     order = np.lexsort(digests.view(">u8").T[::-1])
