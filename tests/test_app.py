@@ -284,12 +284,20 @@ def test_an_operator_in_a_query_is_a_function_of_a_stream():
         JOIN latest(orders , time => 'at') ON true"""
     text, found = sql.expanded(query, ["count", "latest"])
     assert found == [
-        ("count__1", "count", "my.clicks", {"key": "user, site", "column": "it's"}),
-        ("latest__2", "latest", "orders", {"time": "at"}),
+        ("count__1", "count", ("my.clicks",), {"key": "user, site", "column": "it's"}),
+        ("latest__2", "latest", ("orders",), {"time": "at"}),
     ]
     assert "FROM count__1 AS a" in text
     assert "JOIN latest__2 ON true" in text
     assert sql.tables(query, ["count", "latest"]) == ["my.clicks", "orders"]
+
+
+def test_an_operator_in_a_query_may_be_a_function_of_two_streams():
+    query = "SELECT * FROM unmatched(searches, `my.clicks`, on => 'id', after => '1 hour') JOIN orders"
+    text, (call,) = sql.expanded(query, ["unmatched"])
+    assert call == ("unmatched__1", "unmatched", ("searches", "my.clicks"), {"on": "id", "after": "1 hour"})
+    assert text == "SELECT * FROM unmatched__1 JOIN orders"
+    assert sql.tables(query, ["unmatched"]) == ["searches", "my.clicks", "orders"]
 
 
 @pytest.mark.parametrize(

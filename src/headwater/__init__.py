@@ -13,7 +13,17 @@ if TYPE_CHECKING:
     from headwater.app import App
     from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
     from headwater.late import ARRIVAL, correct, drop, side
-    from headwater.operators import calendar, corrected_time, count, distinct, latest, sessions, sliding
+    from headwater.operators import (
+        calendar,
+        corrected_time,
+        count,
+        distinct,
+        latest,
+        match,
+        sessions,
+        sliding,
+        unmatched,
+    )
     from headwater.position import Position
     from headwater.relations import average_of, count_of, group, join, max_of, min_of, newest_of, sum_of
     from headwater.schema import Event
@@ -42,6 +52,7 @@ __all__ = [
     "group",
     "join",
     "latest",
+    "match",
     "max_of",
     "min_of",
     "newest_of",
@@ -50,6 +61,7 @@ __all__ = [
     "sketch",
     "sliding",
     "sum_of",
+    "unmatched",
 ]
 
 _HOMES = {
@@ -69,6 +81,7 @@ _HOMES = {
     "group": "relations",
     "join": "relations",
     "latest": "operators",
+    "match": "operators",
     "max_of": "relations",
     "min_of": "relations",
     "newest_of": "relations",
@@ -76,6 +89,7 @@ _HOMES = {
     "side": "late",
     "sliding": "operators",
     "sum_of": "relations",
+    "unmatched": "operators",
 }
 
 

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["calendar", "corrected_time", "count", "distinct", "latest", "sessions", "sliding"]
+    from headwater.pipeline.pair import On
+
+__all__ = [
+    "calendar",
+    "corrected_time",
+    "count",
+    "distinct",
+    "latest",
+    "match",
+    "sessions",
+    "sliding",
+    "unmatched",
+]
 
 
 def calendar(rows: "DataFrame", unit: str, *, time: str, zone: str) -> "DataFrame":
@@ -81,6 +93,28 @@ def latest(rows: "DataFrame", key: str | Sequence[str], *, time: str) -> "DataFr
     return operator.run(keyed.Latest(_names(key), time), rows)
 
 
+def match(
+    left: "DataFrame",
+    right: "DataFrame",
+    on: "On",
+    *,
+    time: str | Sequence[str],
+    within: str | None = None,
+    before: str | None = None,
+    after: str | None = None,
+    how: str = "inner",
+) -> "DataFrame":
+    """Rows of two streams side by side: those with the same key whose times are within a bound.
+
+    ``time`` names the event time of both, or of each. A right row may be from ``before`` before to ``after`` after the left one, both ends
+    included; ``within`` is both. ``how`` left, right or full: a row without a match is there with nulls until its first one comes. ``on``: columns
+    that both have, or {left: right}.
+    """
+    from headwater.pipeline import matching
+
+    return matching.match(left, right, on, time, (within, before, after), how=how)
+
+
 def sessions(
     rows: "DataFrame", /, key: str | Sequence[str], *, time: str, gap: str, **aggregates: str
 ) -> "DataFrame":
@@ -115,6 +149,25 @@ def sliding(
     found = parsed("sliding", aggregates, rows.schema)
     windowed.check_event_time("sliding", rows, time)
     return operator.run(Sliding(key=_names(key), time=time, size_us=size_us, aggregates=found), rows)
+
+
+def unmatched(
+    left: "DataFrame",
+    right: "DataFrame",
+    on: "On",
+    *,
+    time: str | Sequence[str],
+    within: str | None = None,
+    before: str | None = None,
+    after: str | None = None,
+) -> "DataFrame":
+    """The rows of the left that no row of the right has met within the bound of ``match``, each once, as soon as none can meet it any more.
+
+    Never taken back, so that Spark's own operators may follow.
+    """
+    from headwater.pipeline import matching
+
+    return matching.unmatched(left, right, on, time, (within, before, after))
 
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:

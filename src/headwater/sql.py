@@ -1,12 +1,14 @@
 """What a SQL query reads: enough of the grammar to draw and check a graph without Spark.
 
-An operator of ours stands in a FROM as a function of a stream, with named arguments:
+An operator of ours stands in a FROM as a function of a stream, or of two, with named arguments:
 
     SELECT user, window, n FROM sessions(clicks, key => 'user', time => 'at', gap => '30 minutes', n => 'count(*)')
+    SELECT query FROM unmatched(searches, clicks, on => 'search_id', time => 'at', after => '10 minutes')
 """
 
 import re
 from collections.abc import Collection, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from headwater.errors import UsageError
@@ -27,6 +29,7 @@ OPENING = re.compile(
     r"""
       --[^\n]* | /\*.*?\*/ | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.)*"  # passed over
     | \b(?:from|join)\s+(?P<operator>[A-Za-z_]\w*)\s*\(\s*(?P<stream>[A-Za-z_][\w.]*|`[^`]+`)\s*(?=[,)])
+      (?:,\s*(?P<other>[A-Za-z_][\w.]*|`[^`]+`)\s*(?=[,)]))?
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
@@ -56,7 +59,7 @@ class Call(NamedTuple):
 
     name: str
     operator: str
-    stream: str
+    streams: tuple[str, ...]
     arguments: dict[str, str]
 
 
@@ -80,9 +83,8 @@ def expanded(query: str, operators: Collection[str]) -> tuple[str, list[Call]]:
                 got=" ".join(query[end : end + 40].split()),
                 expected=f"{operator}({opening['stream']}, name => 'text', …)",
             )
-        call = Call(
-            f"{operator.lower()}__{len(found) + 1}", operator.lower(), opening["stream"].strip("`"), arguments
-        )
+        streams = tuple(name.strip("`") for name in opening.group("stream", "other") if name)
+        call = Call(f"{operator.lower()}__{len(found) + 1}", operator.lower(), streams, arguments)
         found.append(call)
         text += query[at : opening.start("operator")] + call.name
         at = closing.end()
@@ -92,15 +94,15 @@ def expanded(query: str, operators: Collection[str]) -> tuple[str, list[Call]]:
 def tables(query: str, operators: Collection[str] = ()) -> list[str]:
     """The names after FROM and JOIN, without the query's own common table expressions, in order, each once."""
     text, found_calls = expanded(query, operators)
-    streams = {call.name: call.stream for call in found_calls}
+    streams = {call.name: call.streams for call in found_calls}
     tokens = list(_tokens(text))
     own = {
         name.lower()
         for (name, _), (word, _), (mark, _) in _triples(tokens)
         if word.lower() == "as" and mark == "("
     }
-    found = [streams.get(name, name) for name in _sources(tokens) if name.lower() not in own]
-    return list(dict.fromkeys(found))
+    found = [streams.get(name, (name,)) for name in _sources(tokens) if name.lower() not in own]
+    return list(dict.fromkeys(chain.from_iterable(found)))
 
 
 def _tokens(query: str) -> Iterator[tuple[str, bool]]:

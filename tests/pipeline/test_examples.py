@@ -152,6 +152,33 @@ def test_visits_join_and_end_although_nobody_says_so():
             t.check(view)
 
 
+def test_searches_without_a_click_count_when_none_can_come_any_more():
+    app = hw.App.load(str(EXAMPLES / "clickthrough" / "app.py"))
+
+    def search(number: int, minute: int) -> dict:
+        return {"search_id": number, "query": f"q{number}", "at": BEGIN + minute * MINUTE}
+
+    def click(number: int, of: int, minute: int) -> dict:
+        return {"click_id": number, "search_id": of, "at": BEGIN + minute * MINUTE}
+
+    with testing.views(app, now=BEGIN) as t:
+        t.send("searches", *(search(n, n) for n in range(10)))
+        t.send("clicks", click(1, 0, 10), click(2, 0, 3), click(3, 1, 12), click(4, 7, 8))
+        assert [(row["search_id"], row["click_id"], row["seconds"]) for row in t.rows("found")] == [
+            (0, 1, 600),
+            (0, 2, 180),
+            (7, 4, 60),
+        ]
+        assert t.rows("nothing_found") == t.rows("click_through") == []
+        t.advance("1 hour")
+        t.advance("1 minute")
+        assert [row["search_id"] for row in t.rows("nothing_found")] == [1, 2, 3, 4, 5, 6, 8, 9]
+        rates = [(row["searches"], row["without_click"], row["rate"]) for row in t.rows("click_through")]
+        assert rates == [(5, 4, 0.2), (5, 4, 0.2)]
+        for view in app.graph().views:
+            t.check(view)
+
+
 def test_percentiles_of_minutes_are_merged_to_those_of_an_hour():
     app = hw.App.load(str(EXAMPLES / "percentiles" / "app.py"))
     times = {minute: [float(minute * 100 + n) for n in range(100)] for minute in range(5)}

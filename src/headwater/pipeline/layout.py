@@ -11,11 +11,12 @@ from zlib import crc32
 from headwater.errors import UsageError
 from headwater.pipeline import entries
 
-__all__ = ["ENTRIES", "FORGETTING", "PLAIN", "WAITING", "Layout", "layout", "shard_of", "values"]
+__all__ = ["ENTRIES", "FORGETTING", "OWNED", "PLAIN", "WAITING", "Layout", "layout", "shard_of", "values"]
 
 PLAIN = ""
 ENTRIES = "entries"
 FORGETTING = "forget"
+OWNED = "own"
 WAITING = "wait"
 
 
@@ -41,6 +42,11 @@ def _owner(entry: bytes, value: bytes) -> bytes:
     return value if entry[:1] == b"t" else entry[1:]
 
 
+def _inside(entry: bytes, value: bytes) -> bytes:  # noqa: ARG001
+    """The length of the key stands before it, in four bytes."""
+    return value[4 : 4 + int.from_bytes(value[:4])]
+
+
 LAYOUTS = {
     PLAIN: Layout(lambda entry, _: entry, lambda entry: entry, lambda key: key, lambda value: value),
     # ``timers.py``: k KEY → TIME VALUE, and t TIME DIGEST → KEY
@@ -49,6 +55,8 @@ LAYOUTS = {
     WAITING: Layout(_owner, _under(b"r"), lambda key: b"r" + key, lambda value: value),
     # ``entries.py``: KEY ff LETTER TAIL → WEIGHT, many of them for a key; ``grouped.py`` has a row of each key under g
     ENTRIES: Layout(entries.owner, entries.named, entries.place, entries.data_of),
+    # ``within.py``: many entries for a key, each with its key at the beginning of what stands there
+    OWNED: Layout(_inside, lambda _: None, lambda key: key, lambda value: value),
 }
 
 

@@ -47,6 +47,7 @@ __all__ = [
     "Stretch",
     "Written",
     "building",
+    "horizon_us",
     "run",
     "sharded",
     "shell",
@@ -219,6 +220,9 @@ class Site:
     holds: dict[str, dict[str, int]] = field(default_factory=dict)
     """For each operator behind such ones, which they are."""
 
+    horizon_us: int = 0
+    """How long the view waits for stragglers."""
+
     def name(self, logic: Logic, rows: DataFrame) -> str:
         name = f"{logic.kind}{len(self.timed) + 1}"
         self.add(name, logic, rows)
@@ -248,6 +252,12 @@ def building(site: Site) -> Iterator[Site]:
         yield site
     finally:
         _site.reset(token)
+
+
+def horizon_us() -> int:
+    """How long the view that is being built waits for stragglers; in batch there are none."""
+    site = _site.get()
+    return site.horizon_us if site is not None else 0
 
 
 def run(logic: Logic, frame: DataFrame) -> DataFrame:

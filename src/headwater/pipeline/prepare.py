@@ -82,7 +82,9 @@ def _build(
         if not graph.knows(each):
             made, _ = _build(spark, settings, graph, each, shards)
             graph.learn(each, kinds.columns_of(made.schema))
-    site = Site(shards, lambda: source.ticks(spark, settings.access, view.name))
+    site = Site(
+        shards, lambda: source.ticks(spark, settings.access, view.name), horizon_us=view.late.horizon_us
+    )
     with operator.building(site):
         inputs = {
             parameter: source.table(spark, settings.access, stream, graph, judge=judge)

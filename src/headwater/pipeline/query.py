@@ -16,8 +16,8 @@ from headwater.pipeline.plan import watermarks
 
 __all__ = ["build", "first_line"]
 
-KEYS = {"key", "device"}
-"""Arguments of operators that name columns."""
+KEYS = {"device", "key", "on"}
+"""Arguments of operators that name columns; ``on`` may say LEFT = RIGHT."""
 
 
 def build(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -53,23 +53,30 @@ def _apply(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> 
 
 
 def _applied(view: View, call: sql.Call, inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """The rows of an operator in a query. A key is a text too, with commas between columns."""
+    """The rows of an operator in a query. A key is a text too, with commas between columns; so are the times of two streams."""
     function: Callable[..., DataFrame] = getattr(operators, call.operator)
-    if call.stream not in inputs:
-        raise UsageError(
-            f"view {view.name!r}: {call.operator} takes a stream", got=call.stream, expected=", ".join(inputs)
-        )
+    for stream in call.streams:
+        if stream not in inputs:
+            raise UsageError(
+                f"view {view.name!r}: {call.operator} takes a stream", got=stream, expected=", ".join(inputs)
+            )
     form = signature(function)
-    given: dict[str, Any] = {
-        name: tuple(map(str.strip, text.split(","))) if name in KEYS else text
-        for name, text in call.arguments.items()
-    }
+    given = {name: _argument(name, text) for name, text in call.arguments.items()}
     try:
-        bound = form.bind(inputs[call.stream], **given)
+        bound = form.bind(*(inputs[stream] for stream in call.streams), **given)
     except TypeError as error:
-        expected = ", ".join(f"{name} => '…'" for name in list(form.parameters)[1:])
+        frames = sum(each.annotation == "DataFrame" for each in form.parameters.values())
+        expected = ", ".join(f"{name} => '…'" for name in list(form.parameters)[frames:])
         raise UsageError(f"view {view.name!r}: {call.operator}: {error}", expected=expected) from error
     return function(*bound.args, **bound.kwargs)
+
+
+def _argument(name: str, text: str) -> Any:
+    parts = tuple(map(str.strip, text.split(",")))
+    if name == "on" and "=" in text:
+        pairs = (part.partition("=") for part in parts)
+        return {left.strip(): right.strip() for left, _, right in pairs}
+    return parts if name in KEYS or (name == "time" and len(parts) > 1) else text
 
 
 def _check_watermarks(view: View, rows: DataFrame) -> None:

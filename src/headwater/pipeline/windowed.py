@@ -17,6 +17,7 @@ from headwater.pipeline.wire import GONE, UNTIL
 
 __all__ = [
     "HIDDEN",
+    "TIMES",
     "WINDOW",
     "Ordered",
     "check_event_time",
