@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from headwater.errors import UsageError
 from headwater.pipeline.operator import Applied, Moment, Spec, State
 
-__all__ = ["Count", "Latest", "decoder"]
+__all__ = ["Count", "Latest", "decoder", "python_type"]
 
 
 class Count(Spec, frozen=True):
@@ -75,7 +75,7 @@ class Latest(Spec, frozen=True):
 
 def decoder(schema: pa.Schema) -> Any:
     """Reads a row back with the types that its columns have."""
-    types = tuple(_python(field.type) | None for field in schema)
+    types = tuple(python_type(field.type) | None for field in schema)
     return msgspec.msgpack.Decoder(tuple[types]).decode  # type: ignore[valid-type]
 
 
@@ -91,9 +91,10 @@ _PYTHON = (
 )
 
 
-def _python(kind: pa.DataType) -> Any:
+def python_type(kind: pa.DataType) -> Any:
+    """The Python type that reads a value of such a column back."""
     if pt.is_list(kind):
-        return list[_python(kind.value_type) | None]  # type: ignore[misc]
+        return list[python_type(kind.value_type) | None]  # type: ignore[misc]
     if pt.is_struct(kind):
-        return TypedDict("Inner", {field.name: _python(field.type) | None for field in kind})  # type: ignore[operator]
+        return TypedDict("Inner", {field.name: python_type(field.type) | None for field in kind})  # type: ignore[operator]
     return next((python for fits, python in _PYTHON if fits(kind)), str)
