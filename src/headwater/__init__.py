@@ -13,7 +13,18 @@ if TYPE_CHECKING:
     from headwater.app import App
     from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
     from headwater.late import ARRIVAL, correct, drop, side
-    from headwater.operators import calendar, corrected_time, count, distinct, latest, sessions, sliding
+    from headwater.operators import (
+        calendar,
+        corrected_time,
+        count,
+        distinct,
+        enrich,
+        history,
+        latest,
+        sessions,
+        sliding,
+        versions,
+    )
     from headwater.position import Position
     from headwater.schema import Event
     from headwater.write import Writer
@@ -36,11 +47,14 @@ __all__ = [
     "count",
     "distinct",
     "drop",
+    "enrich",
+    "history",
     "latest",
     "sessions",
     "side",
     "sketch",
     "sliding",
+    "versions",
 ]
 
 _HOMES = {
@@ -55,10 +69,13 @@ _HOMES = {
     "count": "operators",
     "distinct": "operators",
     "drop": "late",
+    "enrich": "operators",
+    "history": "operators",
     "latest": "operators",
     "sessions": "operators",
     "side": "late",
     "sliding": "operators",
+    "versions": "operators",
 }
 
 

@@ -33,6 +33,7 @@ __all__ = ["AsOf"]
 SENT, WAITING = b"e", b"w"
 _encode = msgspec.msgpack.Encoder().encode
 _held = msgspec.msgpack.Decoder(Held)
+_NONE = _encode(Held())
 
 
 class AsOf(Spec, frozen=True, kw_only=True):
@@ -95,13 +96,15 @@ class _Work:
         self.pool = Pool()
         self.changes: dict[bytes, bytes | None] = {}
         self.out: list[_Part] = []
-        self.next: dict[int, int] = {}
-        """When the chunks that were written are due, by the number of their key."""
+        self.wake: dict[int, int] = {}
+        """When the first event that waits is due, by the number of its key."""
+        self.clear: dict[int, int] = {}
+        """When a key has something to forget. Not at the first chunk, but at the newest that is known: so a key is looked at once in a horizon."""
 
         events, at, lone = _events(rows, logic)
         came = _came(rows, logic)
         self.due = {key for _, key in timers.due(state, moment.watermark)}
-        self.keys = sorted({*at.keys, *came, *self.due})
+        self.keys = sorted({*at.keys, *came, *self.due}) if came or self.due else at.keys
         self.number = {key: n for n, key in enumerate(self.keys)}
         self.known = state.get([timers.place(key) for key in self.keys])
         self.before = [self._loaded(key) for key in self.keys]
@@ -179,11 +182,11 @@ class _Work:
             return
         passed = self.moment.watermark - self.hold
         looked: list[Chunk] = []
-        for key in sorted({*self.due, *(self.keys[n] for n in changed)}):
-            n = self.number[key]
+        for n in sorted({*changed, *(self.number[key] for key in self.due)}):
             everything = n in changed and self.logic.final_us is None
-            for chunk in chunks.found(self.state, WAITING, key, n):
+            for chunk in chunks.found(self.state, WAITING, self.keys[n], n):
                 if not everything and chunks.time_of(chunk.name) >= passed:
+                    self._wakes(chunk)
                     break
                 looked.append(chunk)
         if not looked:
@@ -194,7 +197,11 @@ class _Work:
         waits = self._waits(version, time)
         opened = np.zeros(len(looked), bool)
         opened[chunk[~waits]] = True
-        self.changes |= {each.name: None for each, is_open in zip(looked, opened, strict=True) if is_open}
+        for each, is_open in zip(looked, opened, strict=True):
+            if is_open:
+                self.changes[each.name] = None
+            else:
+                self._wakes(each)
         self._store(WAITING, rows, number, time, waits & opened[chunk])
         self._send(rows, version, ~waits)
         if self.logic.final_us is None:
@@ -221,49 +228,49 @@ class _Work:
             order = np.lexsort((time, number))
             rows, number, time = rows.take(pa.array(order)), number[order], time[order]
         waits = letter == WAITING
-        made = chunks.chunked(self.state, self.changes, letter, self.keys, rows, number, time, first=waits)
-        behind = 1 + ((self.hold or 0) if waits else self.lag)
-        for each in made:
+        for each in chunks.chunked(
+            self.state, self.changes, letter, self.keys, rows, number, time, first=waits
+        ):
             self.changes[each.name] = each.value
-            due = chunks.time_of(each.name) + behind
-            self.next[each.number] = min(due, self.next.get(each.number, FAR))
+            if waits:
+                self._wakes(each)
+            else:
+                self.clear[each.number] = chunks.time_of(each.name) + self.lag + 1
+
+    def _wakes(self, chunk: Chunk) -> None:
+        due = chunks.time_of(chunk.name) + (self.hold or 0) + 1
+        self.wake[chunk.number] = min(due, self.wake.get(chunk.number, FAR))
 
     def _forget(self) -> None:
         """Events that no version can change any more."""
-        for key in sorted(self.due) if self.logic.final_us is None else ():
-            for chunk in chunks.found(self.state, SENT, key, self.number[key]):
-                if chunks.time_of(chunk.name) >= self.since:
+        for key in self.due if self.logic.final_us is None else ():
+            n = self.number[key]
+            for chunk in chunks.found(self.state, SENT, key, n):
+                time_us = chunks.time_of(chunk.name)
+                if time_us >= self.since:
+                    self.clear.setdefault(n, time_us + self.lag + 1)
                     break
                 self.changes[chunk.name] = None
 
     def _keep(self, came: Mapping[bytes, Any]) -> None:
-        for key in sorted({*came, *self.due, *(self.keys[n] for n in self.next)}):
-            n = self.number[key]
+        """The versions of keys, and when these have to be looked at."""
+        looked = {self.number[key] for key in (*came, *self.due)}
+        for n in looked.union(self.wake, self.clear):
+            key = self.keys[n]
             old = self.known.get(timers.place(key))
-            if key in came or key in self.due:
+            at = min(self.wake.get(n, FAR), self.clear.get(n, FAR))
+            if old is not None and key not in self.due:
+                at = min(at, timers.time_of(old))
+            if n in looked:
                 held = self.after[n] if self.logic.of_rows else self.after[n].since(self.since)
-                value = _encode(held)
-                at = min(self._due_us(key, n, held), self.next.get(n, FAR))
+                first = FAR if self.logic.of_rows else held.next_us()
+                at = min(at, first + self.lag) if first != FAR else at
+                value = _encode(held) if held.valid or at != FAR else None
             else:  # only events came
-                value = _encode(Held()) if old is None else old[8:]
-                at = min(timers.time_of(old) if old is not None else FAR, self.next[n])
-                held = None
-            new = timers.kept(at, value) if at != FAR or held is None or held.valid else None
+                value = _NONE if old is None else old[8:]
+            new = timers.kept(at, value) if value is not None else None
             if new != old:
                 self.changes |= looked_at(key, old, new)
-
-    def _due_us(self, key: bytes, n: int, held: Held) -> int:
-        """When a key has to be looked at for what was kept before this batch, and for its versions."""
-        first = FAR if self.logic.of_rows else held.next_us()
-        dues = [first + self.lag] if first != FAR else []
-        for letter, behind in ((SENT, self.lag), (WAITING, self.hold or 0)):
-            still = (
-                chunk.name
-                for chunk in chunks.found(self.state, letter, key, n)
-                if self.changes.get(chunk.name, b"") is not None
-            )
-            dues += [chunks.time_of(name) + behind + 1 for name in (next(still, None),) if name is not None]
-        return min(dues, default=FAR)
 
     # ---- rows ------------------------------------------------------------------------------------------
 
