@@ -45,7 +45,9 @@ def table(rows: list[Change]) -> pa.Table:
 
 def plain(rows: pa.Table) -> list[tuple]:
     columns = [rows.column(name) for name in ("item", "rate", "valid_from", "valid_to")]
-    found = [(each.cast(pa.int64()) if pa.types.is_timestamp(each.type) else each).to_pylist() for each in columns]
+    found = [
+        (each.cast(pa.int64()) if pa.types.is_timestamp(each.type) else each).to_pylist() for each in columns
+    ]
     return list(zip(zip(*found, strict=True), rows.column("_weight").to_pylist(), strict=True))
 
 
@@ -105,7 +107,11 @@ def test_any_order_gives_the_same_table(came, sizes, choose):
 
 
 @hundred
-@given(changes, st.lists(st.tuples(st.integers(0, 4), st.integers(0, 8)), min_size=1, max_size=6), st.integers(0, 6))
+@given(
+    changes,
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 8)), min_size=1, max_size=6),
+    st.integers(0, 6),
+)
 def test_what_no_straggler_can_touch_is_forgotten_and_the_table_stays_right(came, parts, horizon):
     came = [change._replace(offset=n) for n, change in enumerate(came)]
     state, seen, taken, watermark = Memory(), Counter(), [], NEVER

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,15 +24,14 @@ from headwater.pipeline.chunks import Chunk
 from headwater.pipeline.layout import TIMELINE
 from headwater.pipeline.operator import Applied, Moment, Spec, State
 from headwater.pipeline.pair import LEFT, RIGHT
-from headwater.pipeline.timeline import FAR, Held, Pool
+from headwater.pipeline.timeline import FAR, Held
 from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["AsOf"]
 
 SENT, WAITING = b"e", b"w"
-_encode = msgspec.msgpack.Encoder().encode
-_held = msgspec.msgpack.Decoder(Held)
-_NONE = _encode(Held())
+_NEVER = timers.kept(FAR, b"")
+_NOTHING = timers.kept(FAR, Held().packed())
 
 
 class AsOf(Spec, frozen=True, kw_only=True):
@@ -93,7 +91,6 @@ class _Work:
         self.since = moment.watermark - self.lag
         self.left = _left_schema(rows.schema)
         self.right = pa.schema([inner(rows.schema, RIGHT).field(name) for name in logic.columns])
-        self.pool = Pool()
         self.changes: dict[bytes, bytes | None] = {}
         self.out: list[_Part] = []
         self.wake: dict[int, int] = {}
@@ -105,36 +102,43 @@ class _Work:
         came = _came(rows, logic)
         self.due = {key for _, key in timers.due(state, moment.watermark)}
         self.keys = sorted({*at.keys, *came, *self.due}) if came or self.due else at.keys
-        self.number = {key: n for n, key in enumerate(self.keys)}
-        self.known = state.get([timers.place(key) for key in self.keys])
-        self.before = [self._loaded(key) for key in self.keys]
-        self.after = list(self.before)
-        for key, versions in came.items():
-            held = self.before[self.number[key]]
-            self.after[self.number[key]] = (
-                held.with_rows(versions) if logic.of_rows else held.with_changes(versions)
-            )
-        self.lines = timeline.stacked(self.after, self.pool)
+        self.number = {key: n for n, key in enumerate(self.keys)} if self.keys is not at.keys else {}
+        known = state.get([timers.place(key) for key in self.keys])
+        self.known = [known.get(timers.place(key)) for key in self.keys]
+        self.timer = np.array(
+            [FAR if kept is None else timers.time_of(kept) for kept in self.known], np.int64
+        )
+        self.before: dict[int, Held] = {}
+        self.after: dict[int, Held] = {}
+        for n in {self.number[key] for key in (*came, *self.due)}:
+            kept, versions = self.known[n], came.get(self.keys[n], ())
+            held = Held.loaded(kept, 8) if kept is not None else Held()
+            self.before[n] = held
+            self.after[n] = held.with_rows(versions) if logic.of_rows else held.with_changes(versions)
+        self.lines = timeline.stacked(self._timelines(came), skip=8)
         self._send(lone, np.full(lone.num_rows, -1, np.int64))
-        changed = self._changed(came)
+        changed = self._changed()
         self._correct(changed)
         self._release(changed)
-        numbers = np.array([self.number[key] for key in at.keys], np.int64)
-        self._take(events, numbers[at.key] if len(at.key) else at.key, at.time)
+        numbers = np.array([self.number.get(key, n) for n, key in enumerate(at.keys)], np.int64)
+        self._take(events, numbers[at.key], at.time)
         self._forget()
-        self._keep(came)
+        self._keep()
 
     def done(self) -> Applied:
         changes = dict(sorted(self.changes.items()))
         return Applied(self._rows(), changes, timers.earliest(self.state, changes, self.moment.watermark))
 
-    def _loaded(self, key: bytes) -> Held:
-        kept = self.known.get(timers.place(key))
-        return _held.decode(memoryview(kept)[8:]) if kept is not None else Held()
+    def _timelines(self, came: Mapping[bytes, Any]) -> list[bytes]:
+        """The versions of all keys after the batch, as bytes."""
+        lines = [_NOTHING if kept is None else kept for kept in self.known]
+        for n in map(self.number.__getitem__, came):
+            lines[n] = _NEVER + self.after[n].packed()
+        return lines
 
-    def _changed(self, came: Mapping[bytes, Any]) -> dict[int, int]:
+    def _changed(self) -> dict[int, int]:
         """The keys whose answers change, by number, and from when on."""
-        firsts = {n: timeline.changed_from(self.before[n], self.after[n]) for n in map(self.number.get, came)}
+        firsts = {n: timeline.changed_from(self.before[n], held) for n, held in self.after.items()}
         return {n: first for n, first in sorted(firsts.items()) if first is not None}
 
     # ---- events ----------------------------------------------------------------------------------------
@@ -168,11 +172,13 @@ class _Work:
             return
         rows, number, _ = chunks.loaded(touched, self.left)
         time = times(rows, self.logic.as_of)
-        lines = timeline.stacked([self.before[n] for n in changed], self.pool)
+        lines = timeline.stacked([self.before[n].packed() for n in changed])
         place = np.searchsorted(np.array(list(changed), np.int64), number)
         old = timeline.searched(lines, place, time)
+        old = np.where(old >= 0, old + len(self.lines.valid), -1)
+        self.lines = timeline.joined(self.lines, lines)
         new = timeline.searched(self.lines, number, time)
-        other = ~timeline.same_versions(self.pool, old, new) & (time >= self.since)
+        other = ~timeline.same_versions(self.lines, old, new) & (time >= self.since)
         self._send(rows, old, other, sign=-1)
         self._send(rows, new, other)
 
@@ -186,7 +192,7 @@ class _Work:
             everything = n in changed and self.logic.final_us is None
             for chunk in chunks.found(self.state, WAITING, self.keys[n], n):
                 if not everything and chunks.time_of(chunk.name) >= passed:
-                    self._wakes(chunk)
+                    self._wakes(n, chunks.time_of(chunk.name))
                     break
                 looked.append(chunk)
         if not looked:
@@ -201,7 +207,7 @@ class _Work:
             if is_open:
                 self.changes[each.name] = None
             else:
-                self._wakes(each)
+                self._wakes(each.number, chunks.time_of(each.name))
         self._store(WAITING, rows, number, time, waits & opened[chunk])
         self._send(rows, version, ~waits)
         if self.logic.final_us is None:
@@ -228,18 +234,18 @@ class _Work:
             order = np.lexsort((time, number))
             rows, number, time = rows.take(pa.array(order)), number[order], time[order]
         waits = letter == WAITING
-        for each in chunks.chunked(
-            self.state, self.changes, letter, self.keys, rows, number, time, first=waits
-        ):
-            self.changes[each.name] = each.value
-            if waits:
-                self._wakes(each)
-            else:
-                self.clear[each.number] = chunks.time_of(each.name) + self.lag + 1
+        chosen = chunks.Chosen(rows, number, time)
+        made = chunks.chunked(self.state, self.changes, letter, self.keys, chosen, first=waits)
+        self.changes |= made.entries
+        if waits:
+            for n, first in zip(made.numbers, made.times, strict=True):
+                self._wakes(n, first)
+        else:
+            behind = self.lag + 1
+            self.clear |= {n: last + behind for n, last in zip(made.numbers, made.times, strict=True)}
 
-    def _wakes(self, chunk: Chunk) -> None:
-        due = chunks.time_of(chunk.name) + (self.hold or 0) + 1
-        self.wake[chunk.number] = min(due, self.wake.get(chunk.number, FAR))
+    def _wakes(self, n: int, first: int) -> None:
+        self.wake[n] = min(first + (self.hold or 0) + 1, self.wake.get(n, FAR))
 
     def _forget(self) -> None:
         """Events that no version can change any more."""
@@ -252,25 +258,27 @@ class _Work:
                     break
                 self.changes[chunk.name] = None
 
-    def _keep(self, came: Mapping[bytes, Any]) -> None:
+    def _keep(self) -> None:
         """The versions of keys, and when these have to be looked at."""
-        looked = {self.number[key] for key in (*came, *self.due)}
-        for n in looked.union(self.wake, self.clear):
+        nexts = self.clear if not self.wake else _earliest(self.clear, self.wake)
+        for n, held in self.after.items():
             key = self.keys[n]
-            old = self.known.get(timers.place(key))
-            at = min(self.wake.get(n, FAR), self.clear.get(n, FAR))
-            if old is not None and key not in self.due:
-                at = min(at, timers.time_of(old))
-            if n in looked:
-                held = self.after[n] if self.logic.of_rows else self.after[n].since(self.since)
-                first = FAR if self.logic.of_rows else held.next_us()
+            at = nexts.get(n, FAR)
+            if key not in self.due:
+                at = min(at, int(self.timer[n]))
+            if not self.logic.of_rows:
+                held = held.since(self.since)  # noqa: PLW2901
+                first = held.next_us()
                 at = min(at, first + self.lag) if first != FAR else at
-                value = _encode(held) if held.valid or at != FAR else None
-            else:  # only events came
-                value = _NONE if old is None else old[8:]
-            new = timers.kept(at, value) if value is not None else None
-            if new != old:
-                self.changes |= looked_at(key, old, new)
+            new = timers.kept(at, held.packed()) if held.entries or at != FAR else None
+            if new != self.known[n]:
+                self.changes |= looked_at(key, self.known[n], new)
+        timer = self.timer.tolist()
+        for n, at in nexts.items():
+            if at < timer[n] and n not in self.after:
+                old = self.known[n]
+                new = timers.kept(at, _NOTHING[8:] if old is None else old[8:])
+                self.changes |= looked_at(self.keys[n], old, new)
 
     # ---- rows ------------------------------------------------------------------------------------------
 
@@ -283,10 +291,9 @@ class _Work:
 
     def _table(self, rows: pa.Table, version: Any, weight: Any) -> pa.Table:
         used = np.unique(version[version >= 0])
-        data = [self.pool.rows[n] for n in used.tolist()]
-        starts = np.concatenate(([0], np.cumsum([len(each) for each in data])))[:-1].astype(np.int64)
-        table = packed.unpack(b"".join(data), starts, self.right)
-        table = table.append_column(self.logic.version, ids(self.pool, used.tolist()))
+        table = packed.unpack(self.lines.data, self.lines.begins[used], self.right)
+        ids = timeline.ids(self.lines.valid[used], self.lines.order[used])
+        table = table.append_column(self.logic.version, ids)
         place = pa.array(np.searchsorted(used, version), mask=version < 0)
         for name, column in zip(table.column_names, table.take(place).columns, strict=True):
             rows = rows.append_column(name, column)
@@ -304,8 +311,11 @@ class _At(NamedTuple):
 
 
 def inner(schema: pa.Schema, side: str) -> pa.Schema:
+    """The columns of one input. Any may be null: what the state gives back has to be of the same kind."""
     kind = schema.field(side).type
-    return pa.schema([kind.field(n) for n in range(kind.num_fields)])
+    return pa.schema(
+        [pa.field(each.name, each.type) for each in (kind.field(n) for n in range(kind.num_fields))]
+    )
 
 
 def _left_schema(schema: pa.Schema) -> pa.Schema:
@@ -394,20 +404,12 @@ def _consolidated(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(chosen, pa.int64()))
 
 
-def ids(pool: Pool, numbers: Sequence[int]) -> pa.Array:
-    """The ids of versions: the time from which each holds, and where it stands in the log if that is known."""
-    times = pa.array([pool.valid[n] for n in numbers], pa.int64()).cast(pa.timestamp("us"))
-    orders = [pool.order[n] for n in numbers]
-    ends = pa.array(["Z" if order < 0 else f"Z#{order}" for order in orders], pa.string())
-    return pc.binary_join_element_wise(pc.strftime(times, "%Y-%m-%dT%H:%M:%S"), ends, "")
+def _earliest(some: Mapping[int, int], others: Mapping[int, int]) -> dict[int, int]:
+    return {n: min(some.get(n, FAR), others.get(n, FAR)) for n in {*some, *others}}
 
 
 def looked_at(key: bytes, before: bytes | None, after: bytes | None) -> dict[bytes, bytes | None]:
     """As ``timers.changed``, but for what never has to be looked at."""
     changes = timers.changed(key, before, after)
-    never = [kept for kept in (before, after) if kept is not None and timers.time_of(kept) == FAR]
-    for kept in never:
-        changes.pop(timers.entry(FAR, key), None)
+    changes.pop(timers.entry(FAR, key), None)
     return changes
-
-

@@ -8,7 +8,7 @@ its first one. What comes is added as chunks of its own: nothing that is kept ha
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from headwater.pipeline import packed
 from headwater.pipeline.operator import State
 
-__all__ = ["Chunk", "Loaded", "chunked", "found", "loaded", "time_of"]
+__all__ = ["Chosen", "Chunk", "Loaded", "Made", "chunked", "found", "loaded", "time_of"]
 
 ROWS_MAX = 4096
 """Rows of a chunk, so that whoever looks for a stretch of time does not read all of a key."""
@@ -41,6 +41,22 @@ class Loaded(NamedTuple):
     rows: pa.Table
     number: Any
     chunk: Any
+
+
+class Chosen(NamedTuple):
+    """Rows in the order of key and time, with the numbers of their keys and their times."""
+
+    rows: pa.Table
+    number: Any
+    time: Any
+
+
+class Made(NamedTuple):
+    """New chunks, and of each the number of its key and its time."""
+
+    entries: dict[bytes, bytes]
+    numbers: list[int]
+    times: list[int]
 
 
 def time_of(name: bytes) -> int:
@@ -74,18 +90,17 @@ def loaded(chunks: Sequence[Chunk], schema: pa.Schema) -> Loaded:
 
 def chunked(
     state: State,
-    taken: Iterable[bytes],
+    taken: Mapping[bytes, bytes | None],
     letter: bytes,
     keys: Sequence[bytes],
-    rows: pa.Table,
-    number: Any,
-    time: Any,
+    chosen: Chosen,
     *,
     first: bool = False,
-) -> list[Chunk]:
-    """Rows in the order of key and time as chunks. ``taken``: names that this batch has given already."""
+) -> Made:
+    """Rows as chunks. ``taken``: names that this batch has given already."""
+    rows, number, time = chosen
     if not rows.num_rows:
-        return []
+        return Made({}, [], [])
     data, bounds = packed.pack(rows)
     begins = np.flatnonzero(np.concatenate(([True], number[1:] != number[:-1])))
     ends = np.append(begins[1:], len(number))
@@ -98,27 +113,32 @@ def chunked(
     stops = np.array([stop for _, stop in cuts], np.int64)
     times = time[starts if first else stops - 1].tolist()
     spans = zip(bounds[starts].tolist(), bounds[stops].tolist(), strict=True)
-    made = []
-    for n, time_us, (start, stop) in zip(number[starts].tolist(), times, spans, strict=True):
+    numbers = number[starts].tolist()
+    made: list[tuple[bytes, bytes]] = []
+    for n, time_us, (start, stop) in zip(numbers, times, spans, strict=True):
         key, part = keys[n], data[start:stop]
         name = letter + _digest(key) + _time.pack(time_us + BIAS) + crc32(part).to_bytes(4)
-        made.append(Chunk(n, name, _length.pack(len(key)) + key + part))
-    return _named_apart(made, state, set(taken))
+        made.append((name, _length.pack(len(key)) + key + part))
+    made.sort()
+    return Made(_named_apart(made, state, taken), numbers, times)
 
 
-def _named_apart(made: list[Chunk], state: State, taken: set[bytes]) -> list[Chunk]:
+def _named_apart(
+    made: Sequence[tuple[bytes, bytes]], state: State, taken: Mapping[bytes, bytes | None]
+) -> dict[bytes, bytes]:
     """Rows that come a second time are kept a second time."""
-    taken |= state.get(sorted(each.name for each in made)).keys()
-    out = []
-    for each in made:
-        name, again = each.name, 0
-        while name in taken:
+    known = state.get([name for name, _ in made])
+    entries = dict(made)
+    if len(entries) == len(made) and not known and entries.keys().isdisjoint(taken):
+        return entries
+    entries = {}
+    for name, value in made:
+        own, again = name, 0
+        while own in entries or own in taken or state.get([own]):
             again += 1
-            name = each.name + again.to_bytes(2)
-            taken |= state.get([name]).keys()
-        taken.add(name)
-        out.append(each._replace(name=name))
-    return out
+            own = name + again.to_bytes(2)
+        entries[own] = value
+    return entries
 
 
 def _digest(key: bytes) -> bytes:

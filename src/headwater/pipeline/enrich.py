@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType, TimestampType
 
 from headwater.errors import UsageError
-from headwater.pipeline import history, operator, pair, timeline, windowed
+from headwater.pipeline import history, operator, pair, windowed
 from headwater.pipeline.asof import AsOf
 from headwater.pipeline.newest import Newest
 from headwater.pipeline.wire import WEIGHT
@@ -112,14 +112,14 @@ def _changes(stream: DataFrame, table: DataFrame, on: pair.On, wanted: Wanted) -
     )
 
 
-def _columns(
-    stream: StructType, table: StructType, pairs: dict[str, str], wanted: Wanted
-) -> tuple[str, ...]:
+def _columns(stream: StructType, table: StructType, pairs: dict[str, str], wanted: Wanted) -> tuple[str, ...]:
     """The table's columns that go on."""
     same = {there for here, there in pairs.items() if here == there}
-    columns = [name for name in table.names if name not in same and name not in timeline.HIDDEN]
+    columns = [name for name in table.names if name not in same and not name.startswith("_")]
     if wanted.valid and wanted.valid not in table.names:
-        raise UsageError(f"enrich: valid {wanted.valid!r} is no column of the table", got=", ".join(table.names))
+        raise UsageError(
+            f"enrich: valid {wanted.valid!r} is no column of the table", got=", ".join(table.names)
+        )
     own = [*columns, wanted.version] if wanted.as_of else columns
     twice = sorted({name for name in own if name in stream.names or own.count(name) > 1})
     if twice:

@@ -11,6 +11,7 @@ Equal rows are equal bytes. Whoever reads must know the columns.
 
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,7 +38,7 @@ class Packed(NamedTuple):
     def rows(self) -> list[bytes]:
         """Each row by itself."""
         bounds = self.bounds.tolist()
-        return [self.data[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+        return [self.data[start:end] for start, end in pairwise(bounds)]
 
 
 class _Form(NamedTuple):
@@ -128,7 +129,9 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return any(is_one(kind) for is_one in (pt.is_string, pt.is_large_string, pt.is_binary, pt.is_large_binary))
+    return any(
+        is_one(kind) for is_one in (pt.is_string, pt.is_large_string, pt.is_binary, pt.is_large_binary)
+    )
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:

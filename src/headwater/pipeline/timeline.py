@@ -10,90 +10,99 @@ Two kinds of input make a timeline, and in both any order of arrival gives the s
 A version counts from its time on, that microsecond with it, until the next one.
 """
 
+import struct
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.late import ARRIVAL
 from headwater.pipeline import packed
-from headwater.pipeline.wire import GONE, WEIGHT
+from headwater.pipeline.wire import GONE
 
 __all__ = [
     "FAR",
-    "HIDDEN",
     "OFFSET",
     "Fresh",
     "Held",
     "Lines",
-    "Pool",
     "changed_from",
     "fresh",
+    "ids",
+    "joined",
     "same_versions",
     "searched",
     "stacked",
 ]
 
 OFFSET = "_offset"
-HIDDEN = (GONE, OFFSET, ARRIVAL, WEIGHT)
-"""What a row of changes may say besides its columns."""
 FAR = 1 << 62
 """Never, as a time-out."""
 TIMES = pa.timestamp("us", "UTC")
 NO_OFFSET = -1
+_count = struct.Struct("<I")
+_COUNT = np.dtype("<u4")
+_entry = struct.Struct("<qqiI")
+_ENTRY = np.dtype([("valid", "<i8"), ("order", "<i8"), ("weight", "<i4"), ("length", "<u4")])
 
 Fresh = tuple[int, int, int, bytes]
 """A version as it comes: the time from which it holds, its offset, its weight (0: gone), its row as bytes."""
 
 
-class Held(msgspec.Struct, array_like=True):
+class Held(NamedTuple):
     """The versions of a key in order."""
 
-    valid: list[int] = []
-    order: list[int] = []
-    weight: list[int] = []
-    rows: list[bytes] = []
+    entries: Sequence[Fresh] = ()
 
-    def entries(self) -> list[Fresh]:
-        return list(zip(self.valid, self.order, self.weight, self.rows, strict=True))
+    @classmethod
+    def loaded(cls, kept: bytes, at: int = 0) -> "Held":
+        """From its bytes, which begin at a place."""
+        (count,) = _count.unpack_from(kept, at)
+        found, begin = [], at + _count.size + count * _entry.size
+        for n in range(count):
+            valid, order, weight, length = _entry.unpack_from(kept, at + _count.size + n * _entry.size)
+            found.append((valid, order, weight, kept[begin : begin + length]))
+            begin += length
+        return cls(found)
+
+    def packed(self) -> bytes:
+        """Their number, of each its time, offset, weight and the length of its row, then the rows."""
+        heads = [_entry.pack(valid, order, weight, len(row)) for valid, order, weight, row in self.entries]
+        return b"".join([_count.pack(len(heads)), *heads, *(row for *_, row in self.entries)])
 
     def with_changes(self, came: Sequence[Fresh]) -> "Held":
         """After some changes: of those with the same time one is left."""
-        best = {each[0]: each for each in self.entries()}
+        best = {each[0]: each for each in self.entries}
         for each in came:
             known = best.get(each[0])
             if known is None or (each[1], each[3]) > (known[1], known[3]):
                 best[each[0]] = each
-        return _held([best[valid] for valid in sorted(best)])
+        return Held([best[valid] for valid in sorted(best)])
 
     def with_rows(self, came: Sequence[Fresh]) -> "Held":
         """After rows came in and were taken out."""
-        weights = {(valid, row): weight for valid, _, weight, row in self.entries()}
+        weights = {(valid, row): weight for valid, _, weight, row in self.entries}
         for valid, _, weight, row in came:
             weights[valid, row] = weights.get((valid, row), 0) + weight
         left = sorted((valid, row, weight) for (valid, row), weight in weights.items() if weight)
-        return _held([(valid, NO_OFFSET, weight, row) for valid, row, weight in left])
+        return Held([(valid, NO_OFFSET, weight, row) for valid, row, weight in left])
 
     def since(self, time_us: int) -> "Held":
         """What an event from a time on may meet: the version that held then, and all later ones. A delete is nothing to meet."""
-        at = max(0, bisect_right(self.valid, time_us) - 1)
-        if at < len(self.valid) and self.weight[at] <= 0 and self.valid[at] <= time_us:
+        at = max(0, bisect_right(self.entries, time_us, key=itemgetter(0)) - 1)
+        if at < len(self.entries) and self.entries[at][2] <= 0 and self.entries[at][0] <= time_us:
             at += 1
-        return self if at == 0 else _held(self.entries()[at:])
+        return self if at == 0 else Held(self.entries[at:])
 
     def next_us(self) -> int:
         """The time from which on one of them is not needed any more."""
-        if self.weight and self.weight[0] <= 0:
-            return self.valid[0]
-        return self.valid[1] if len(self.valid) > 1 else FAR
-
-
-def _held(entries: Sequence[Fresh]) -> Held:
-    return Held(*map(list, zip(*entries, strict=True))) if entries else Held()
+        if self.entries and self.entries[0][2] <= 0:
+            return self.entries[0][0]
+        return self.entries[1][0] if len(self.entries) > 1 else FAR
 
 
 def fresh(
@@ -125,51 +134,76 @@ def fresh(
 
 def changed_from(before: Held, after: Held) -> int | None:
     """The first time at which two timelines differ; None when they do not."""
-    different = set(before.entries()).symmetric_difference(after.entries())
+    different = set(before.entries).symmetric_difference(after.entries)
     return min((each[0] for each in different), default=None)
 
 
-class Pool:
-    """Versions by number."""
-
-    def __init__(self) -> None:
-        self.valid: list[int] = []
-        self.order: list[int] = []
-        self.rows: list[bytes] = []
-
-    def add(self, held: Held) -> range:
-        """Takes all versions of a timeline in."""
-        first = len(self.rows)
-        self.valid += held.valid
-        self.order += held.order
-        self.rows += held.rows
-        return range(first, len(self.rows))
-
-
 class Lines(NamedTuple):
-    """Timelines one after the other: the times of their versions, the numbers of these in a pool (-1: gone), and where each begins."""
+    """Timelines one after the other, and all of their versions by number."""
 
     times: Any
+    """From when each version holds that is there."""
     numbers: Any
+    """Its number; -1 for a delete."""
     bounds: Any
+    """Where each timeline begins among them, with the end of the last."""
+
+    data: bytes
+    valid: Any
+    order: Any
+    begins: Any
+    """Of all versions by number: where its row begins in the data."""
+    lengths: Any
+
+    def row(self, number: int) -> bytes:
+        begin = int(self.begins[number])
+        return self.data[begin : begin + int(self.lengths[number])]
 
 
-def stacked(timelines: Sequence[Held], pool: Pool) -> Lines:
-    times: list[int] = []
-    numbers: list[int] = []
-    bounds = [0]
-    for held in timelines:
-        added = pool.add(held)
-        if min(held.weight, default=1) > 0:
-            times += held.valid
-            numbers += added
-        else:  # what was taken out before it came in is not there, what is gone is there, and nothing
-            for number, valid, weight in zip(added, held.valid, held.weight, strict=True):
-                if weight >= 0:
-                    times.append(valid)
-                    numbers.append(number if weight else -1)
-        bounds.append(len(times))
-    return Lines(np.array(times, np.int64), np.array(numbers, np.int64), np.array(bounds, np.int64))
+def stacked(kept: Sequence[bytes], skip: int = 0) -> Lines:
+    """The timelines in these bytes, of which each has something else before it. No version becomes an object: there may be very many."""
+    data = b"".join(kept)
+    raw = np.frombuffer(data, np.uint8)
+    sizes = np.fromiter(map(len, kept), np.int64, len(kept))
+    starts = np.cumsum(sizes) - sizes + skip
+    counts = _gathered(raw, starts, _COUNT).astype(np.int64)
+    firsts = np.cumsum(counts) - counts
+    within = np.arange(counts.sum()) - np.repeat(firsts, counts)
+    heads = np.repeat(starts + _count.size, counts) + within * _entry.size
+    entries = _gathered(raw, heads, _ENTRY)
+    lengths = entries["length"].astype(np.int64)
+    before = np.cumsum(lengths) - lengths
+    based = np.repeat(before[np.minimum(firsts, max(len(before) - 1, 0))], counts) if len(before) else before
+    begins = np.repeat(starts + _count.size + counts * _entry.size, counts) + before - based
+    valid, weight = entries["valid"].astype(np.int64), entries["weight"]
+    bounds = np.concatenate(([0], np.cumsum(counts)))
+    numbers = np.where(weight > 0, np.arange(len(weight)), -1)
+    times = valid
+    if (weight < 0).any():  # taken out before it came in
+        there = weight >= 0
+        bounds = np.concatenate(([0], np.cumsum(there)))[bounds]
+        times, numbers = valid[there], numbers[there]
+    order = entries["order"].astype(np.int64)
+    return Lines(times, numbers, bounds, data, valid, order, begins, lengths)
+
+
+def joined(one: Lines, other: Lines) -> Lines:
+    """The first, with the versions of the other behind its own."""
+    return one._replace(
+        data=one.data + other.data,
+        valid=np.concatenate((one.valid, other.valid)),
+        order=np.concatenate((one.order, other.order)),
+        begins=np.concatenate((one.begins, other.begins + len(one.data))),
+        lengths=np.concatenate((one.lengths, other.lengths)),
+    )
+
+
+def _gathered(raw: Any, places: Any, kind: Any) -> Any:
+    """Values of a kind from places in some bytes."""
+    if not len(places):
+        return np.zeros(0, kind)
+    found = raw[places[:, None] + np.arange(kind.itemsize)]
+    return np.ascontiguousarray(found).view(kind).reshape(-1)
 
 
 def searched(lines: Lines, line: Any, time: Any) -> Any:
@@ -191,15 +225,23 @@ def searched(lines: Lines, line: Any, time: Any) -> Any:
     return np.where(low > first, lines.numbers[np.maximum(low - 1, 0)], -1)
 
 
-def same_versions(pool: Pool, some: Any, others: Any) -> Any:
+def same_versions(lines: Lines, some: Any, others: Any) -> Any:
     """Whether two versions by number are one, for each pair. Pairs repeat: all events of a stretch of time have the same."""
-    size = len(pool.rows) + 1
+    size = len(lines.valid) + 1
     pairs, places = np.unique((some + 1) * size + others + 1, return_inverse=True)
-    answers = [_is_same(pool, *(n - 1 for n in divmod(pair, size))) for pair in pairs.tolist()]
+    answers = [_is_same(lines, *(n - 1 for n in divmod(pair, size))) for pair in pairs.tolist()]
     return np.array(answers, bool)[places]
 
 
-def _is_same(pool: Pool, one: int, other: int) -> bool:
+def _is_same(lines: Lines, one: int, other: int) -> bool:
     if one < 0 or other < 0:
         return one == other
-    return all(each[one] == each[other] for each in (pool.valid, pool.order, pool.rows))
+    same_id = lines.valid[one] == lines.valid[other] and lines.order[one] == lines.order[other]
+    return bool(same_id) and lines.row(one) == lines.row(other)
+
+
+def ids(valid: Any, order: Any) -> pa.Array:
+    """The ids of versions: the time from which each holds, and where it stands in the log if that is known."""
+    times = pa.array(valid, pa.int64()).cast(pa.timestamp("us"))
+    ends = pa.array(["Z" if each < 0 else f"Z#{each}" for each in np.asarray(order).tolist()], pa.string())
+    return pc.binary_join_element_wise(pc.strftime(times, "%Y-%m-%dT%H:%M:%S"), ends, "")

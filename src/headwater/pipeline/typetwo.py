@@ -10,7 +10,6 @@ touch is kept, all older rows are only in the view.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -21,14 +20,12 @@ from headwater.pipeline import asof, history, packed, timeline, timers, windowed
 from headwater.pipeline.layout import TIMELINE
 from headwater.pipeline.operator import Applied, Moment, Spec, State, run
 from headwater.pipeline.plan import DELAY
-from headwater.pipeline.timeline import FAR, Held, Pool
+from headwater.pipeline.timeline import FAR, Held
 from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["VALID_FROM", "VALID_TO", "TypeTwo", "versions"]
 
 VALID_FROM, VALID_TO, VERSION = "valid_from", "valid_to", "version"
-_encode = msgspec.msgpack.Encoder().encode
-_held = msgspec.msgpack.Decoder(Held)
 
 
 class Span(NamedTuple):
@@ -72,14 +69,14 @@ class TypeTwo(Spec, frozen=True, kw_only=True):
         changes: dict[bytes, bytes | None] = {}
         for key in wanted:
             old = known.get(timers.place(key))
-            before = _held.decode(memoryview(old)[8:]) if old is not None else Held()
+            before = Held.loaded(old, 8) if old is not None else Held()
             after = self._after(before, came.get(key, ()))
             if after is not before:
                 out += _differences(_spans(before), _spans(after))
             kept = after if self.of_rows or self.endless else after.since(moment.horizon)
             first = FAR if kept is after and (self.of_rows or self.endless) else kept.next_us()
             at = first + lag if first != FAR else FAR
-            new = timers.kept(at, _encode(kept)) if kept.valid else None
+            new = timers.kept(at, kept.packed()) if kept.entries else None
             if new != old:
                 changes |= asof.looked_at(key, old, new)
         open_us = timers.earliest(state, changes, moment.watermark)
@@ -95,12 +92,11 @@ class TypeTwo(Spec, frozen=True, kw_only=True):
         data = [span.row for span, _ in out]
         starts = np.concatenate(([0], np.cumsum([len(each) for each in data])))[:-1].astype(np.int64)
         table = packed.unpack(b"".join(data), starts, kind)
-        pool = Pool()
-        pool.valid, pool.order = [span.valid for span, _ in out], [span.order for span, _ in out]
+        valid, order = [span.valid for span, _ in out], [span.order for span, _ in out]
         if VALID_FROM not in self.columns:
-            table = table.append_column(VALID_FROM, windowed.stamps(pool.valid))
+            table = table.append_column(VALID_FROM, windowed.stamps(valid))
         table = table.append_column(VALID_TO, windowed.stamps([span.until for span, _ in out]))
-        table = table.append_column(VERSION, asof.ids(pool, range(len(out))))
+        table = table.append_column(VERSION, timeline.ids(valid, order))
         return table.append_column(WEIGHT, pa.array([weight for _, weight in out], pa.int32()))
 
 
@@ -109,7 +105,7 @@ def versions(changes: DataFrame, key: tuple[str, ...], time: str) -> DataFrame:
     known = history.offered(changes)
     if known is not None and time not in known.key:
         changes = known.changes()
-    columns = tuple(name for name in changes.columns if name not in timeline.HIDDEN)
+    columns = tuple(name for name in changes.columns if not name.startswith("_"))
     taken = [name for name in (VALID_FROM, VALID_TO, VERSION) if name in columns and name != time]
     if taken:
         raise UsageError(
@@ -125,7 +121,7 @@ def versions(changes: DataFrame, key: tuple[str, ...], time: str) -> DataFrame:
 
 def _spans(held: Held) -> list[Span]:
     """The versions of a timeline, each until the next one. Of several that hold from the same time the last counts."""
-    there = [each for each in held.entries() if each[2] >= 0]
+    there = [each for each in held.entries if each[2] >= 0]
     ends = [*(each[0] for each in there[1:]), None]
     return [
         Span(valid, end, order, row)
