@@ -1,11 +1,12 @@
 """Enrich and versions through Spark: as a stream, whichever input comes first, and in batch; and what is refused."""
 
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
@@ -218,3 +219,42 @@ def test_orders_are_taxed_by_the_rate_of_their_day():
         assert sum(row["cents"] for row in t.rows("tax_by_hour")) >= 350
         for view in ("taxed", "rate_history"):
             t.check(view)
+
+
+@needs_tables
+@pytest.mark.timeout(300)
+def test_a_model_is_swapped_by_a_record_and_training_sees_what_was_served():
+    app = hw.App.load(str(EXAMPLES / "features" / "app.py"))
+    module = sys.modules["headwater_app_app"]
+
+    def visit(n: int, minute: int, spent: int) -> dict:
+        return {"visit_id": n, "user": "ann", "spent": spent, "model": "m", "at": BEGIN + minute * MINUTE}
+
+    with testing.views(app, now=BEGIN) as t:
+        t.send("purchases", {"user": "ann", "cents": 500, "at": BEGIN + 5 * MINUTE})
+        t.send("purchases", {"user": "ann", "cents": 100, "at": BEGIN + 15 * MINUTE})
+        t.send("models", {"model": "m", "weight": 1.0, "bias": 0.0, "used_from": BEGIN})
+        t.send("models", {"model": "m", "weight": 2.0, "bias": 1.0, "used_from": BEGIN + 10 * MINUTE})
+        t.send("visits", visit(1, 1, 0), visit(2, 5, 500), visit(3, 12, 500), visit(4, 20, 500))
+        assert [row["score"] for row in t.rows("scores")] == [0.0, 500.0, 1001.0, 1001.0]
+        assert len({row["model_version"] for row in t.rows("scores")}) == 2
+        t.check("scores")
+        spark = SparkSession.active()
+        features = spark.createDataFrame(
+            [(row["user"], row["window"], row["spent"]) for row in t.batch("spending")],
+            "user string, window struct<start: timestamp, end: timestamp>, spent long",
+        )
+        served = spark.createDataFrame(
+            [
+                ("ann", spent, BEGIN + minute * MINUTE)
+                for minute, spent in ((1, 0), (5, 500), (12, 500), (20, 500))
+            ],
+            "user string, spent long, at timestamp",
+        )
+        assert [row.known_spent for row in module.training(served, features).orderBy("at").collect()] == [
+            None,
+            500,
+            500,
+            600,
+        ]
+        assert [row.at.minute for row in module.disagreeing(served, features).collect()] == [20]
