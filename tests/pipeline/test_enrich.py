@@ -69,7 +69,7 @@ def test_final_rows_are_counted_once_and_the_newest_row_is_whatever_has_come():
         t.send("rates", rate(16, 20), rate(19, 0))
         t.send("sales", sale(4, 19))
         assert {row["id"]: row["percent"] for row in t.rows("now")}[4] in {16, 19}
-        assert t.rows("tax") == []
+        assert [row["region"] for row in t.rows("tax")] == [None]  # nothing to wait for
         t.watermark(BEGIN + 50 * MINUTE)
         t.send("sales", sale(5, 70))
         wanted = {None: (None, 1), "de": (19 * 100 + 16 * 200 + 19 * 400, 3)}

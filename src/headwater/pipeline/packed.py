@@ -10,7 +10,6 @@ Equal rows are equal bytes. Whoever reads must know the columns.
 """
 
 import struct
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -78,7 +77,7 @@ def pack(rows: pa.Table) -> Packed:
     return Packed(data.to_pybytes()[: bounds[-1]] if data is not None else b"", bounds)
 
 
-def unpack(data: bytes, begins: Sequence[int], schema: pa.Schema) -> pa.Table:
+def unpack(data: bytes, begins: Any, schema: pa.Schema) -> pa.Table:
     """The rows that begin at these places."""
     form = _form(schema)
     at = np.asarray(begins, np.int64)
