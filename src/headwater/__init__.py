@@ -18,11 +18,14 @@ if TYPE_CHECKING:
         corrected_time,
         count,
         distinct,
+        enrich,
+        history,
         latest,
         match,
         sessions,
         sliding,
         unmatched,
+        versions,
     )
     from headwater.position import Position
     from headwater.relations import average_of, count_of, group, join, max_of, min_of, newest_of, sum_of
@@ -49,7 +52,9 @@ __all__ = [
     "count_of",
     "distinct",
     "drop",
+    "enrich",
     "group",
+    "history",
     "join",
     "latest",
     "match",
@@ -62,6 +67,7 @@ __all__ = [
     "sliding",
     "sum_of",
     "unmatched",
+    "versions",
 ]
 
 _HOMES = {
@@ -78,7 +84,9 @@ _HOMES = {
     "count_of": "relations",
     "distinct": "operators",
     "drop": "late",
+    "enrich": "operators",
     "group": "relations",
+    "history": "operators",
     "join": "relations",
     "latest": "operators",
     "match": "operators",
@@ -90,6 +98,7 @@ _HOMES = {
     "sliding": "operators",
     "sum_of": "relations",
     "unmatched": "operators",
+    "versions": "operators",
 }
 
 

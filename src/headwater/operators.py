@@ -4,7 +4,7 @@ Each keeps state by key, gives the same answer in a stream and in batch, and can
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -16,11 +16,14 @@ __all__ = [
     "corrected_time",
     "count",
     "distinct",
+    "enrich",
+    "history",
     "latest",
     "match",
     "sessions",
     "sliding",
     "unmatched",
+    "versions",
 ]
 
 
@@ -84,6 +87,39 @@ def distinct(rows: "DataFrame", key: str | Sequence[str], *, time: str, within: 
     within_us = windowed.length_us("distinct", "within", within)
     windowed.check_event_time("distinct", rows, time)
     return operator.run(Distinct(key=_names(key), time=time, within_us=within_us), rows)
+
+
+def enrich(
+    stream: "DataFrame",
+    table: "DataFrame",
+    on: "On",
+    *,
+    as_of: str = "",
+    valid: str = "",
+    missing: Literal["keep", "drop", "wait"] = "keep",
+    wait: str = "",
+    final: str = "",
+    correct: str = "",
+    version: str = "version",
+) -> "DataFrame":
+    """Each event of a stream with the row of a table that held at the event's own time, ``as_of``: the same rows whichever comes first.
+
+    ``valid`` is the table's column with the time from which a row holds, ``version`` the new column with the id of the one that was met. A version that comes late
+    takes rows back and puts the right ones in their place, for ``correct`` behind the watermark, or as long as the view waits for stragglers if that is longer. With ``final="10 minutes"`` each row
+    goes out once, when the watermark is so far beyond its time, and Spark's ``groupBy`` may follow. An event without a version is kept with nulls, dropped, or waits for one up to ``wait``.
+
+    Without ``as_of`` an event meets the row that is there when it is processed, and nothing is corrected.
+    """
+    from headwater.pipeline.enrich import Wanted, enriched
+
+    return enriched(stream, table, on, Wanted(as_of, valid, missing, wait, final, correct, version))
+
+
+def history(table: "DataFrame") -> "DataFrame":
+    """Every change of a table as a row, with the hidden columns ``_gone``, ``_offset`` and ``_arrival``, for ``enrich`` and ``versions``."""
+    from headwater.pipeline import history as changes
+
+    return changes.history(table)
 
 
 def latest(rows: "DataFrame", key: str | Sequence[str], *, time: str) -> "DataFrame":
@@ -168,6 +204,16 @@ def unmatched(
     from headwater.pipeline import matching
 
     return matching.unmatched(left, right, on, time, (within, before, after))
+
+
+def versions(changes: "DataFrame", key: str | Sequence[str], *, time: str) -> "DataFrame":
+    """A row for each version of a key, with ``valid_from``, ``valid_to`` (null for the one that holds now) and ``version``.
+
+    ``time`` is from when a change holds. The view's key is the key and ``valid_from``.
+    """
+    from headwater.pipeline import typetwo
+
+    return typetwo.versions(changes, _names(key), time)
 
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 Every batch of a view leaves a result in ``<view>.progress`` that says up to where it has read (``headwater.result``). A position is
 covered when a result has read at least so far; what its view made of that is complete, in the view's topic, up to the result's
-outputs. These are a position again: of the view, for whoever waits for what reads the view (``history.py``).
+outputs. These are a position again: of the view, for whoever waits for what reads the view (``lineage.py``).
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from typing import Any, Self
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
-from headwater import history
+from headwater import lineage
 from headwater.access import Log
 from headwater.client import TIMEOUT_S, Client, acquaint, consumer
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings, load
 from headwater.errors import Behind, MachineError, UsageError
-from headwater.history import History, Mark
+from headwater.lineage import History, Mark
 from headwater.position import Position
 from headwater.result import topic
 
@@ -135,11 +135,11 @@ class Follower:
 
     def covering(self, view: str, position: Position) -> Position | None:
         """What `History.covering` says now, also of positions of what the views are made of that it reads."""
-        return history.covering(self._histories, view, position)
+        return lineage.covering(self._histories, view, position)
 
     def complete(self, view: str, held: Position) -> int | None:
         """What `History.complete` says now, and not more than the views that it reads."""
-        return history.complete(self._histories, view, held)
+        return lineage.complete(self._histories, view, held)
 
     def caught_up(self, view: str) -> bool:
         """Whether the results that were there when a view was first followed have been read."""

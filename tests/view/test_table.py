@@ -163,3 +163,31 @@ def test_a_table_that_is_not_there_yet_is_empty(tmp_path):
     assert table.extent().rows == 0
     assert table.since(Position(), 1) is None
     assert not table.path.exists()
+
+
+def test_the_rows_that_held_at_a_time(tmp_path):
+    at = "2026-01-0{}T00:00:00.000000Z".format
+    rows = {
+        "a1": {"item": "a", "rate": 1, "valid_from": at(1), "valid_to": at(5)},
+        "a2": {"item": "a", "rate": 2, "valid_from": at(5), "valid_to": None},
+        "b1": {"item": "b", "rate": 3, "valid_from": at(3), "valid_to": at(6)},
+    }
+    writer = SqliteTable(tmp_path / "v.db")
+    writer.apply(
+        [Change(key, json.dumps(row), 0, n, n) for n, (key, row) in enumerate(rows.items())],
+        Position({"v": {0: 3}}),
+    )
+    writer.close()
+    table = ViewTable(tmp_path / "v.db")
+    assert keys(table, "as_of=2025-12-31T23:59:59.999999Z") == []
+    assert keys(table, "as_of=2026-01-01T00:00:00Z") == ["a1"]
+    assert keys(table, "as_of=2026-01-05T01:00:00+01:00") == ["a2", "b1"]
+    assert keys(table, "as_of=2026-01-05T00:00:00Z", "item=a") == ["a2"]
+    assert keys(table, "as_of=2026-01-06T00:00Z") == ["a2"]
+
+
+def test_a_view_without_validity_says_so_and_a_wrong_time_is_refused(table):
+    with pytest.raises(UsageError, match="no time from which they hold"):
+        keys(table, "as_of=2026-01-05T00:00:00Z")
+    with pytest.raises(UsageError, match="as_of is no time; got 'yesterday'"):
+        keys(table, "as_of=yesterday")

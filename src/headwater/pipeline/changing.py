@@ -83,7 +83,8 @@ def _changes(node: Any) -> bool:
 
 
 def _hides(node: Any) -> bool:
-    return any(_has(node, name) for name in HIDDEN)
+    names = node.output().mkString("\n")  # one call, where looking at each column is one for each
+    return any(f"{name}#" in names and _has(node, name) for name in HIDDEN)
 
 
 def _has(node: Any, name: str) -> bool:
@@ -91,14 +92,23 @@ def _has(node: Any, name: str) -> bool:
 
 
 def _check(node: Any, view: View) -> None:
-    """Nothing may be made of rows that are taken back later, since Spark would count both."""
+    """Nothing may be made of rows that are taken back later, since Spark would count both. Operators of ours have looked at theirs."""
+    if weights.is_ours(node) or _hides(node):
+        return
     for child in catalyst.items(node.children()):
-        if _hides(child) and not _hides(node):
+        if _takes_back(child):
             raise UsageError(
                 f"view {view.name!r} goes on with {node.nodeName()} behind rows that may still change",
                 expected="select, filter, or nothing behind sessions and sliding windows",
                 hint="publish them as a view of their own",
             )
+
+
+def _takes_back(node: Any) -> bool:
+    """Whether rows of a plan may be taken back by what makes them, also where a select has left out the columns that say so."""
+    if weights.is_ours(node) or _hides(node):
+        return _hides(node)
+    return any(_takes_back(child) for child in catalyst.items(node.children()))
 
 
 def _settled(condition: Any, child: Any) -> bool:

@@ -11,12 +11,24 @@ from zlib import crc32
 from headwater.errors import UsageError
 from headwater.pipeline import entries
 
-__all__ = ["ENTRIES", "FORGETTING", "OWNED", "PLAIN", "WAITING", "Layout", "layout", "shard_of", "values"]
+__all__ = [
+    "ENTRIES",
+    "FORGETTING",
+    "OWNED",
+    "PLAIN",
+    "TIMELINE",
+    "WAITING",
+    "Layout",
+    "layout",
+    "shard_of",
+    "values",
+]
 
 PLAIN = ""
 ENTRIES = "entries"
 FORGETTING = "forget"
 OWNED = "own"
+TIMELINE = "timeline"
 WAITING = "wait"
 
 
@@ -47,10 +59,19 @@ def _inside(entry: bytes, value: bytes) -> bytes:  # noqa: ARG001
     return value[4 : 4 + int.from_bytes(value[:4])]
 
 
+def _chunk_owner(entry: bytes, value: bytes) -> bytes:
+    """``chunks.py``: the value begins with the key, and that with its length."""
+    if entry[:1] in {b"e", b"w"}:
+        return value[4 : 4 + int.from_bytes(value[:4], "little")]
+    return _owner(entry, value)
+
+
 LAYOUTS = {
     PLAIN: Layout(lambda entry, _: entry, lambda entry: entry, lambda key: key, lambda value: value),
     # ``timers.py``: k KEY → TIME VALUE, and t TIME DIGEST → KEY
     FORGETTING: Layout(_owner, _under(b"k"), lambda key: b"k" + key, lambda value: value[8:]),
+    # ``asof.py``: the same, and chunks of rows under e and w
+    TIMELINE: Layout(_chunk_owner, _under(b"k"), lambda key: b"k" + key, lambda value: value[8:]),
     # ``ready.py``: the same for rows that wait, and r KEY → ROW for those that were published
     WAITING: Layout(_owner, _under(b"r"), lambda key: b"r" + key, lambda value: value),
     # ``entries.py``: KEY ff LETTER TAIL → WEIGHT, many of them for a key; ``grouped.py`` has a row of each key under g

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from headwater.access import Log, access
 from headwater.graph import Graph, Stream
 from headwater.late import ARRIVAL
-from headwater.pipeline import time, wire
+from headwater.pipeline import history, time, wire
 from headwater.pipeline.current import DELETED, ID, current
 from headwater.pipeline.split import Judge, late_split, listened
 from headwater.pipeline.topics import Positions, pattern
@@ -99,8 +99,7 @@ def table(
     counted = _counted(spark, log, spec, graph, _kept(spec), realtime=False)
     if judge is not None and spec.time:
         counted = listened(counted, spec, judge, partition=PARTITION)
-    rows = current(_changes(counted, spec))
-    return rows.withWatermark(spec.time, SPARK_DELAY) if spec.time else rows
+    return _table(counted, spec)
 
 
 def _counted(
@@ -148,7 +147,7 @@ def batch(
     if without is not None:
         raw = raw.join(F.broadcast(without), ["topic", "partition", "offset"], "left_anti")
     valid = _parsed(raw, spec, _kept(spec)).where(VALID)
-    return current(_changes(valid, spec)) if spec.table else _events(valid, spec)
+    return _table(valid, spec) if spec.table else _events(valid, spec)
 
 
 def invalid(spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends: Positions) -> DataFrame:
@@ -191,7 +190,9 @@ def _subscription(log: Log, spec: Stream, graph: Graph) -> dict[str, str]:
 
 def _kept(spec: Stream) -> list[str]:
     """What a stream or a table needs of a record besides its value."""
-    own = [KEY, DELETED, PARTITION, OFFSET] if spec.table else [TOPIC] if spec.pattern is not None else []
+    if spec.table:
+        return [KEY, DELETED, PARTITION, OFFSET, ARRIVAL]
+    own = [TOPIC] if spec.pattern is not None else []
     return [*own, ARRIVAL] if spec.time == ARRIVAL else own
 
 
@@ -202,6 +203,21 @@ def _shown(names: Sequence[str]) -> list[str]:
 def _events(valid: DataFrame, spec: Stream) -> DataFrame:
     names = [_quoted(column.name) for column in spec.columns]
     return valid.select(*names, *_kept(spec))
+
+
+def _table(valid: DataFrame, spec: Stream) -> DataFrame:
+    """The rows of a table as they come in and go out; each of its changes can be had from the frame as well (``history.py``)."""
+
+    def every() -> DataFrame:
+        names = [_quoted(column.name) for column in spec.columns]
+        return _timed(valid.select(*names, F.col(DELETED).alias(wire.GONE), OFFSET, ARRIVAL), spec)
+
+    return history.offer(_timed(current(_changes(valid, spec)), spec), spec.key, every)
+
+
+def _timed(rows: DataFrame, spec: Stream) -> DataFrame:
+    """The rows of a table that has a time; of a stream Spark knows that it has one."""
+    return rows.withWatermark(spec.time, SPARK_DELAY) if spec.time and rows.isStreaming else rows
 
 
 def _changes(valid: DataFrame, spec: Stream) -> DataFrame:

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 
 from headwater.pipeline.operator import Moment, State
 
-__all__ = ["changed", "due", "earliest", "kept", "open_at", "place", "time_of"]
+__all__ = ["changed", "due", "earliest", "entry", "kept", "open_at", "place", "time_of"]
 
 EARLIEST = -(1 << 63)
 _time = struct.Struct(">q")
 
 
-def _timer(time_us: int, key: bytes) -> bytes:
+def entry(time_us: int, key: bytes) -> bytes:
     """Where the time-out of a key stands."""
     return b"t" + _time.pack(time_us) + hashlib.blake2b(key, digest_size=16).digest()
 
@@ -43,10 +43,10 @@ def changed(key: bytes, before: bytes | None, after: bytes | None) -> dict[bytes
     """What changes in the state when a key has something else from now on, or nothing; both with their time-outs."""
     changes: dict[bytes, bytes | None] = {}
     if before is not None:
-        changes[_timer(time_of(before), key)] = None
+        changes[entry(time_of(before), key)] = None
     changes[place(key)] = after
     if after is not None:
-        changes[_timer(time_of(after), key)] = key
+        changes[entry(time_of(after), key)] = key
     return changes
 
 

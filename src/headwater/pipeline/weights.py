@@ -13,7 +13,7 @@ from headwater.errors import UsageError
 from headwater.pipeline import catalyst
 from headwater.pipeline.wire import GONE, WEIGHT
 
-__all__ = ["carried", "check_settled"]
+__all__ = ["carried", "check_settled", "is_ours"]
 
 THROUGH = {
     "CollectMetrics",
@@ -60,17 +60,17 @@ def check_settled(what: str, rows: DataFrame) -> None:
 def _comes_again(node: Any) -> bool:
     if _weight(node) is not None:
         return False
-    names = {each.name() for each in catalyst.items(node.output())} if _is_ours(node) else set()
+    names = {each.name() for each in catalyst.items(node.output())} if is_ours(node) else set()
     if node.nodeName() == "Aggregate" or GONE in names:
         return True
-    return not _is_ours(node) and any(_comes_again(child) for child in catalyst.items(node.children()))
+    return not is_ours(node) and any(_comes_again(child) for child in catalyst.items(node.children()))
 
 
 def _walk(what: str, rows: DataFrame, node: Any) -> tuple[Any, Any]:
     """A part of a plan with the weight in what it puts out, and that column; None where its rows have none."""
     kind = node.nodeName()
     children = catalyst.items(node.children())
-    if not children or _is_ours(node):
+    if not children or is_ours(node):
         return node, _weight(node)
     walked = [_walk(what, rows, child) for child in children]
     weights = [weight for _, weight in walked]
@@ -113,7 +113,7 @@ def _union(what: str, rows: DataFrame, node: Any, walked: list[tuple[Any, Any]])
     return made, _weight(made)
 
 
-def _is_ours(node: Any) -> bool:
+def is_ours(node: Any) -> bool:
     """Whether a node is an operator of ours: what comes into it was looked at when it was applied."""
     return node.nodeName() == OPERATOR and any(
         each.name() == "_key"

@@ -6,12 +6,13 @@
     order=-col,col2  descending by col, then ascending by col2
     limit=N          at most N rows
     ready=true       only rows that are complete, or with false those that are not yet (`headwater.view.ready`)
+    as_of=TIME       of rows that hold from ``valid_from`` until ``valid_to``, those that held at a time
     at_least=POS     only when the table holds all before a position, within wait=N seconds
     merge=col        the sketches of all these rows as one, or one for each value of by=col2,col3;
                      combine=intersection takes what is in all of them, has=value asks a Bloom filter
 
 A nested column is written with dots (``window.start``). A column that is itself called ``order``, ``limit``,
-``at_least``, ``wait`` or ``merge`` is filtered with ``order.eq=``. Timestamps may be given in any ISO 8601 form.
+``as_of``, ``at_least``, ``wait`` or ``merge`` is filtered with ``order.eq=``. Timestamps may be given in any ISO 8601 form.
 """
 
 import re
@@ -37,6 +38,8 @@ WAIT_SECONDS_MAX = 60.0
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+ -]\d\d:?\d\d)?")
 
+_WIRE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+
 
 class Filter(msgspec.Struct, frozen=True):
     """One condition on one column; ``value`` is compared as a number with numbers and as text with text."""
@@ -59,6 +62,8 @@ class Query(msgspec.Struct, frozen=True):
     limit: int | None = None
     ready: bool | None = None
     """Only rows that are complete, or only those that are not yet."""
+    as_of: str | None = None
+    """Only rows that held at this time."""
 
 
 class AtLeast(msgspec.Struct, frozen=True):
@@ -123,18 +128,21 @@ def parse(parameters: Iterable[tuple[str, str]]) -> Query:
     filters: list[Filter] = []
     order: tuple[Order, ...] = ()
     limit = LIMIT_DEFAULT
+    as_of = None
     for name, value in parameters:
         if name == "order":
             order = tuple(_order(term) for term in value.split(",") if term)
         elif name == "limit":
             limit = _limit(value)
+        elif name == "as_of":
+            as_of = _as_of(value)
         else:
             filters.append(_filter(name, value))
     if len(filters) + len(order) > TERMS_MAX:
         raise UsageError(
             "too many filters", got=str(len(filters) + len(order)), expected=f"at most {TERMS_MAX}"
         )
-    return Query(tuple(filters), order, limit)
+    return Query(tuple(filters), order, limit, as_of=as_of)
 
 
 def number(text: str) -> int | float | None:
@@ -163,6 +171,18 @@ def _limit(text: str) -> int:
     if not re.fullmatch(r"\d{1,9}", text) or not 0 < int(text) <= LIMIT_MAX:
         raise UsageError("limit is wrong", got=repr(text[:40]), expected=f"a number from 1 to {LIMIT_MAX}")
     return int(text)
+
+
+def _as_of(value: str) -> str:
+    found = _wire(value)
+    if not _WIRE.fullmatch(found):
+        raise UsageError(
+            "as_of is no time",
+            got=repr(value[:40]),
+            expected="one like 2026-01-05T09:00:00Z",
+            hint="a column of that name is filtered with as_of.eq=",
+        )
+    return found
 
 
 def _wire(value: str) -> str:

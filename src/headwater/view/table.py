@@ -17,6 +17,11 @@ from headwater.view.query import OPERATORS, Filter, Query, number
 
 __all__ = ["Complete", "Extent", "Row", "Snapshot", "ViewTable"]
 
+HELD = (
+    "json_extract(value, '$.valid_from') <= :as_of"
+    " AND coalesce(json_extract(value, '$.valid_to') > :as_of, true)"
+)
+"""A row holds from a time, that microsecond with it, until another, or until now."""
 SAMPLE_ROWS = 50
 """The newest rows tell which columns a view has."""
 
@@ -93,6 +98,8 @@ class ViewTable:
             _check(connection, query)
             upto = self._complete(self._position(connection))
             where, parameters = _where(query.filters)
+            if query.as_of is not None:
+                where, parameters = f"{where} AND {HELD}", parameters | {"as_of": query.as_of}
             if query.ready is not None:
                 condition, more = _ready(self.key, query.ready, upto)
                 where, parameters = f"{where} AND {condition}", parameters | more
@@ -207,9 +214,15 @@ def _path(column: str) -> str:
 
 def _check(connection: sqlite3.Connection, query: Query) -> None:
     """Refuses columns that no row has, and comparisons that could never be true."""
-    if not query.filters and not query.order:
+    if not query.filters and not query.order and query.as_of is None:
         return
     known = _sample(connection)
+    if query.as_of is not None and known and not {"valid_from", "valid_to"} <= known.keys():
+        raise UsageError(
+            "the rows of this view have no time from which they hold",
+            got="as_of",
+            expected="the columns valid_from and valid_to, as hw.versions makes them",
+        )
     for column in [*(f.column for f in query.filters), *(o.column for o in query.order)]:
         _check_column(connection, column, known)
     for found in query.filters:

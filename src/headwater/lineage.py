@@ -1,4 +1,4 @@
-"""History: how far views are, by the newest of their results; positions and times are followed through views of views. No I/O.
+"""Lineage: how far views are, by the newest of their results; positions and times are followed through views of views. No I/O.
 
 A view's topic is an input like any other, and its results say of what it has made that. So a position of a stream becomes one of each
 view that reads it, and then one of those that read these. In the same way a view is complete only as far as what it has read of other

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import UsageError
-from headwater.history import History, Mark, complete, covering
+from headwater.lineage import History, Mark, complete, covering
 from headwater.position import Position
 from headwater.wait import Follower
 from resultlog import Driver
