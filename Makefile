@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-stores bench-report soak clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-stores bench-report soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -46,6 +46,11 @@ bench-stage: $(VENV)/.setup $(VENV)/.setup-test  ## what publishing each batch o
 	@$(BIN)/python bench/stage.py $(ARGS)
 	@$(BIN)/python bench/report.py
 
+bench-time: $(VENV)/.setup $(VENV)/.setup-test .venv-flink/.setup  ## real-time latency, ten times the history, and Nexmark beside Flink SQL (about two hours; QUERIES=q0,q17 for some)
+	@$(BIN)/python bench/timing.py $(ARGS)
+	@$(BIN)/python bench/nexmark.py
+	@$(BIN)/python bench/report.py
+
 bench-stores: $(VENV)/.setup  ## LMDB, SQLite and a dict as keyed state, with workers that change shards
 	@$(BIN)/python bench/stores.py
 
@@ -57,11 +62,14 @@ bench-report: $(VENV)/.setup  ## draws docs/benchmarks.md from bench/results
 	@$(BIN)/python bench/report.py
 
 clean:  ## remove the virtual environment and everything that was built or measured locally
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) .venv-flink build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
 
 $(VENV)/.setup: pyproject.toml scripts/setup src/headwater/pipeline/jars.py
 	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/setup
 	@touch $@
+
+.venv-flink/.setup: scripts/setup-flink
+	@PYTHON=$(PYTHON) scripts/setup-flink
 
 $(VENV)/.setup-test: scripts/setup-test | $(VENV)/.setup
 	@scripts/setup-test

@@ -1,4 +1,4 @@
-"""make bench-nexmark: Nexmark's queries as views beside Flink SQL, on the same two cores and the same embedded log.
+"""make bench-time: Nexmark's queries as views beside Flink SQL, on the same two cores and the same embedded log.
 
 Both are exactly once: each batch of ours is a transaction, Flink has a transactional sink and a checkpoint every second. Both stay up
 between queries, and their runs take turns. CPU-seconds are those of all processes but the log's. QUERIES=q0,q17 takes some,
@@ -32,7 +32,7 @@ from headwater.pipeline import session
 from headwater.pipeline.runner import Runner
 from idle import family
 from nexmark_queries import QUERIES, Query, app, job, tables
-from results import FOLDER
+from results import FOLDER, Figure, save
 from servers import BrokerProcess
 
 EVENTS = int(os.environ.get("EVENTS", "5000000"))
@@ -40,8 +40,9 @@ ROUNDS = int(os.environ.get("ROUNDS", "5"))
 FLINK = Path(
     os.environ.get("FLINK_PYTHON", str(Path(__file__).parent.parent / ".venv-flink" / "bin" / "python"))
 )
-RAW = FOLDER.parent / "nexmark.json"
-CLOSE = 1e-9
+RUNS = FOLDER.parent / "nexmark-runs.json"
+"""The medians of each query; a run adds its own."""
+CPU_GOAL, TIME_GOAL, WORST_GOAL = 1.1, 1.0, 0.7
 
 
 class Flink:
@@ -206,6 +207,39 @@ def measured(query: Query, ours: Ours, flink: Flink, broker: BrokerProcess) -> d
     return {**middle, "equal": equal, "rounds": ROUNDS, "events": EVENTS, "at": time.strftime("%Y-%m-%d")}
 
 
+def figures(known: dict[str, Any]) -> list[Figure]:
+    """CPU-seconds and seconds of each query, and the geometric means of the ratios."""
+    found: list[Figure] = []
+    means: dict[str, list[float]] = {}
+    for part, unit, goal in (("cpu_s", "CPU-s", CPU_GOAL), ("job_s", "s", TIME_GOAL)):
+        for query in QUERIES:
+            runs = known.get(query.name)
+            if runs is None:
+                continue
+            about = ", distinct counts estimated by ours" if query.approximate else ""
+            measure = f"{query.name}, {unit}: {runs['events'] / 1e6:g} million events, {runs['rounds']} rounds{about}"
+            ours, theirs = runs["ours"][part], runs["flink"][part]
+            found.append(
+                Figure(measure, ours, theirs, "Flink SQL 2.3.0", unit, WORST_GOAL, higher_is_better=False)
+            )
+            if not query.approximate:
+                means.setdefault(unit, []).append(theirs / ours)
+        exact = means.get(unit, [])
+        if exact:
+            mean = statistics.geometric_mean(exact)
+            found.append(
+                Figure(
+                    f"geometric mean of {len(exact)} exact queries by {unit}",
+                    mean,
+                    1.0,
+                    "Flink SQL 2.3.0",
+                    "ratio",
+                    goal,
+                )
+            )
+    return found
+
+
 def main() -> None:
     chosen = [name for name in os.environ.get("QUERIES", "").split(",") if name]
     with tempfile.TemporaryDirectory() as name:
@@ -225,7 +259,7 @@ def main() -> None:
         flink = Flink(folder, broker.bootstrap)
         ours = Ours(settings)
         print(f"started: ours {ours.started_s:.1f} s, flink {flink.started_s:.1f} s", flush=True)
-        known = json.loads(RAW.read_text()) if RAW.exists() else {}
+        known = json.loads(RUNS.read_text()) if RUNS.exists() else {}
         try:
             for query in QUERIES:
                 if not chosen or query.name in chosen:
@@ -236,11 +270,12 @@ def main() -> None:
                             raise
                         print(f"{query.name} failed: {str(error)[:1500]}", flush=True)
                         continue
-                    RAW.write_text(json.dumps(known, indent=2) + "\n")
+                    RUNS.write_text(json.dumps(known, indent=2) + "\n")
         finally:
             flink.end()
             session.start(settings).stop()
             broker.end(signal.SIGTERM)
+    save("nexmark", figures(known))
 
 
 if __name__ == "__main__":
