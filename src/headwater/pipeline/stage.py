@@ -34,7 +34,13 @@ def staged(rows: DataFrame, view: View, site: Site, *, judged: bool) -> DataFram
             )
         columns.append(f"{until} AS _until")
     keyed = rows.selectExpr(*columns)
-    return operator.shell(PUBLISH, logic, operator.sharded(keyed, site, logic.timed), NO_ROWS)
+    placed = operator.sharded(keyed, site, logic.timed) if logic.keeps else _as_they_are(keyed, site)
+    return operator.shell(PUBLISH, logic, placed, NO_ROWS)
+
+
+def _as_they_are(keyed: DataFrame, site: Site) -> DataFrame:
+    """Rows that are compared with none need not meet others of their key: each task is a shard of its own, and none is moved."""
+    return keyed.coalesce(site.shards).selectExpr("*", "spark_partition_id() AS _shard")
 
 
 def _logic(view: View, *, weighted: bool) -> Logic:
