@@ -57,13 +57,13 @@ def maps(values):
     )
 
 
-kinds = st.recursive(st.sampled_from([*VALUES.items()]), nested, max_leaves=5)
+kinds = st.recursive(st.sampled_from([*VALUES.items()]), nested, max_leaves=4)
 
 
 @st.composite
 def tables(draw):
     """Rows of any columns, which may be in pieces, and begin in the middle of what Arrow holds."""
-    chosen = draw(st.lists(kinds, min_size=1, max_size=10))
+    chosen = draw(st.lists(kinds, min_size=1, max_size=5))
     count, skip, cut = draw(st.integers(0, 6)), draw(st.integers(0, 2)), draw(st.integers(0, 6))
     columns = [
         pa.array(draw(st.lists(st.none() | values, min_size=count, max_size=count)), kind)

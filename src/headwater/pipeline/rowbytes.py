@@ -2,8 +2,8 @@
 
     NULLS FIXED LENGTHS TEXTS
 
-NULLS has a bit for each value, 1 for a null; FIXED are the values of a fixed width, nulls as zeros; LENGTHS are those of texts and of whatever else
-varies in length, four bytes each; TEXTS are these. The values of a struct are values of the row. Lists and maps are texts, in msgpack.
+NULLS has a bit for each value, 1 for a null, in one byte at least; FIXED are the values of a fixed width, nulls as zeros; LENGTHS are those of texts
+and of whatever else varies in length, four bytes each; TEXTS are these. The values of a struct are values of the row. Lists and maps are texts, in msgpack.
 
 Equal rows are equal bytes, so that rows are compared as they are kept. Whoever reads must know the columns.
 """
@@ -159,7 +159,7 @@ def _head(kinds: Sequence[pa.DataType]) -> np.dtype[Any]:
     widths = [(str(n), _width(kind)) for n, kind in enumerate(kinds) if not pt.is_struct(kind)]
     values = [(name, WIDTHS.get(width, f"V{width}")) for name, width in widths if width]
     lengths = [(name, LENGTH) for name, width in widths if not width]
-    return np.dtype([("nulls", "u1", ((len(kinds) + 7) // 8,)), *values, *lengths])
+    return np.dtype([("nulls", "u1", (max(1, (len(kinds) + 7) // 8),)), *values, *lengths])
 
 
 def _apart(column: pa.Array) -> list[pa.Array]:
