@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headwater.pipeline import chunks
 from headwater.pipeline.asof import AsOf
-from headwater.pipeline.layout import TIMELINE, layout
+from headwater.pipeline.layout import FORGETTING, layout
 from headwater.pipeline.operator import FOREVER, Moment, Nothing
 from headwater.pipeline.time import NEVER
 from memorystate import Memory
@@ -161,7 +161,7 @@ class Stage:
         self.watermark = max(self.watermark, to)
 
     def _check_layout(self) -> None:
-        owners = layout(TIMELINE).owner
+        owners = layout(FORGETTING).owner
         assert {owners(entry, value) for entry, value in self.state.items()} <= {b"a", b"b"}
 
 

@@ -1,8 +1,4 @@
-"""Tables without Spark: what changes of rows come to, in whatever batches, and rows as bytes."""
-
-import random
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+"""Tables without Spark: what changes of rows come to, in whatever batches."""
 
 import pyarrow as pa
 import pytest
@@ -14,7 +10,6 @@ from headwater.pipeline.current import Current
 from headwater.pipeline.differing import Differing
 from headwater.pipeline.operator import Moment, Nothing
 from headwater.pipeline.ready import Ready
-from headwater.pipeline.rowbytes import RowBytes
 from memorystate import Memory
 
 KIND = pa.schema(
@@ -106,63 +101,6 @@ def test_a_change_becomes_weights(before, then, made):
     state = Memory()
     taken(state, before)
     assert taken(state, then) == made
-
-
-WIDE = pa.schema(
-    [
-        ("n", pa.int64()),
-        ("small", pa.int8()),
-        ("share", pa.float64()),
-        ("yes", pa.bool_()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("day", pa.date32()),
-        ("price", pa.decimal128(38, 9)),
-        ("text", pa.string()),
-        ("raw", pa.binary()),
-        ("tags", pa.list_(pa.string())),
-        ("inner", pa.struct([("x", pa.int64()), ("when", pa.timestamp("us", "UTC"))])),
-        ("counts", pa.map_(pa.string(), pa.int64())),
-    ]
-)
-BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
-
-
-def wide(n):
-    chance = random.Random(n)
-    full = {
-        "n": chance.randint(-(1 << 62), 1 << 62),
-        "small": chance.randint(-128, 127),
-        "share": chance.random(),
-        "yes": chance.random() < 0.5,
-        "at": BEGIN + timedelta(microseconds=chance.randint(-(10**15), 10**15)),
-        "day": date(2026, 1, 1 + n % 28),
-        "price": Decimal(chance.randint(-(10**20), 10**20)).scaleb(-9),
-        "text": "ü€\x00" * chance.randint(0, 5),
-        "raw": chance.randbytes(chance.randint(0, 9)),
-        "tags": [None, "a"][: chance.randint(0, 2)],
-        "inner": {"x": n, "when": BEGIN},
-        "counts": [("a", 1), ("b", None)],
-    }
-    return {name: None if chance.random() < 0.3 else value for name, value in full.items()}
-
-
-@given(st.integers(0, 1 << 32), st.integers(0, 40))
-def test_rows_come_back_from_their_bytes(seed, count):
-    rows = pa.Table.from_pylist([wide(seed + n) for n in range(count)], schema=WIDE)
-    form = RowBytes(WIDE)
-    written = form.write(rows)
-    assert form.read(written).equals(rows)
-    assert form.write(rows.slice(count // 2)) == written[count // 2 :]  # by itself, or among others
-    assert form.read(list(reversed(written))).to_pylist() == list(reversed(rows.to_pylist()))
-
-
-def test_what_stands_behind_a_null_makes_no_difference():
-    hidden = pa.Array.from_buffers(
-        pa.int64(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer((5).to_bytes(8) + (6).to_bytes(8))]
-    )
-    plain = pa.array([hidden[0].as_py(), None], pa.int64())
-    form = RowBytes(pa.schema([("n", pa.int64())]))
-    assert form.write(pa.table({"n": hidden})) == form.write(pa.table({"n": plain}))
 
 
 def published(state, *rows, logic=None, watermark=0):

@@ -55,6 +55,13 @@ def test_events_meet_what_has_come_and_nothing_is_corrected():
     assert set(state) == {b"b"}
 
 
+def test_a_table_with_nothing_but_its_key_says_which_events_go_on():
+    state = Memory()
+    only = Newest(key=("_on1",), columns=(), missing="drop")
+    applied = only.apply(paired([(1, "a"), (2, "b")], [("a", 7, 0, 1)]), state, Moment(NEVER, 0, NEVER))
+    assert applied.rows.column("id").to_pylist() == [1]
+
+
 def test_rows_of_a_table_are_replaced_and_taken_out():
     state = Memory()
     assert taken(ROWS, state, [(1, "a")], [("a", 1, 0, 1)]) == {(1, 1)}

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.pipeline.layout import TIMELINE, layout
+from headwater.pipeline.layout import FORGETTING, layout
 from headwater.pipeline.operator import FOREVER, Moment, Nothing
 from headwater.pipeline.time import NEVER
 from headwater.pipeline.typetwo import TypeTwo
@@ -88,7 +88,7 @@ def applied(state: Memory, rows: list[Change], seen: Counter, moment: Moment) ->
         if not seen[row]:
             del seen[row]
     state.take(found.changes)
-    assert {layout(TIMELINE).owner(*entry) for entry in state.items()} <= {b"a", b"b"}
+    assert {layout(FORGETTING).owner(*entry) for entry in state.items()} <= {b"a", b"b"}
 
 
 @hundred

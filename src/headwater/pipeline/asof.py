@@ -19,11 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from headwater.pipeline import chunks, rowblock, timeline, timers
+from headwater.pipeline import chunks, timeline, timers
 from headwater.pipeline.chunks import Chunk
-from headwater.pipeline.layout import TIMELINE
+from headwater.pipeline.layout import FORGETTING
 from headwater.pipeline.operator import Applied, Moment, Spec, State
 from headwater.pipeline.pair import LEFT, RIGHT
+from headwater.pipeline.rowbytes import pack, unpack
+from headwater.pipeline.sorting import by_bytes, in_order, numbered
 from headwater.pipeline.timeline import FAR, Held
 from headwater.pipeline.wire import WEIGHT
 
@@ -55,7 +57,7 @@ class AsOf(Spec, frozen=True, kw_only=True):
     """What the rows in the state are made of."""
     kind: str = "enrich"
     timed: str = "watermark"
-    layout: str = TIMELINE
+    layout: str = FORGETTING
 
     def schema(self, rows: StructType) -> StructType:
         left, right = rows[LEFT].dataType, rows[RIGHT].dataType
@@ -291,7 +293,7 @@ class _Work:
 
     def _table(self, rows: pa.Table, version: Any, weight: Any) -> pa.Table:
         used = np.unique(version[version >= 0])
-        table = rowblock.unpack(self.lines.data, self.lines.begins[used], self.right)
+        table = unpack(self.lines.data, self.lines.begins[used], self.right)
         ids = timeline.ids(self.lines.valid[used], self.lines.order[used])
         table = table.append_column(self.logic.version, ids)
         place = pa.array(np.searchsorted(used, version), mask=version < 0)
@@ -353,34 +355,13 @@ def _events(rows: pa.Table, logic: AsOf) -> tuple[pa.Table, _At, pa.Table]:
     mine = side(rows, LEFT)
     whole = columns(mine, LEFT).append_column(WEIGHT, mine.column(WEIGHT).cast(pa.int32()))
     fits = pc.and_(joins(mine, logic.key), pc.is_valid(whole.column(logic.as_of)))
-    lone = whole.filter(pc.invert(fits))
+    lone = by_bytes(whole.filter(pc.invert(fits)))
     if lone.num_rows:
-        lone = lone.take(pa.array(sorted(range(lone.num_rows), key=rowblock.pack(lone).rows().__getitem__)))
         whole, mine = whole.filter(fits), mine.filter(fits)
-    encoded = mine.column("_key").cast(pa.binary()).combine_chunks().dictionary_encode()
-    by_key = pc.sort_indices(encoded.dictionary)
-    rank = np.empty(len(by_key), np.int64)
-    rank[by_key.to_numpy()] = np.arange(len(by_key))
-    key = rank[encoded.indices.to_numpy()]
+    keys, key = numbered(mine.column("_key"))
     time = times(whole, logic.as_of)
-    order = _settled(whole, key, time, np.lexsort((time, key)))
-    at = _At(encoded.dictionary.take(by_key).to_pylist(), key[order], time[order])
-    return whole.take(pa.array(order)), at, lone
-
-
-def _settled(rows: pa.Table, key: Any, time: Any, order: Any) -> Any:
-    """The order in which rows with the same key and time stand by their bytes."""
-    same = (key[order][1:] == key[order][:-1]) & (time[order][1:] == time[order][:-1])
-    if not same.any():
-        return order
-    tied = np.concatenate(([False], same)) | np.concatenate((same, [False]))
-    places = np.flatnonzero(tied)
-    data = rowblock.pack(rows.take(pa.array(order[places]))).rows()
-    run = np.cumsum(~np.concatenate(([False], same)))[places].tolist()
-    by_bytes = sorted(range(len(places)), key=lambda n: (run[n], data[n]))
-    order = order.copy()
-    order[places] = order[places][by_bytes]
-    return order
+    order = in_order(whole, key, time)
+    return whole.take(pa.array(order)), _At(keys.to_pylist(), key[order], time[order]), lone
 
 
 def times(rows: pa.Table, name: str) -> Any:
@@ -392,7 +373,7 @@ def _consolidated(rows: pa.Table) -> pa.Table:
     weights = rows.column(WEIGHT).to_pylist()
     if min(weights, default=1) > 0:
         return rows
-    data = rowblock.pack(rows.drop_columns([WEIGHT])).rows()
+    data = pack(rows.drop_columns([WEIGHT])).to_pylist()
     left: Counter[bytes] = Counter()
     for row, weight in zip(data, weights, strict=True):
         left[row] += weight

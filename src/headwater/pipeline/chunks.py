@@ -1,6 +1,6 @@
 """Chunks: rows of a key that an operator keeps for a time, many to an entry, in the order of their times.
 
-    LETTER DIGEST TIME NAME → LENGTH KEY ROWS
+    LETTER DIGEST TIME NAME → KEY COUNT LENGTHS ROWS
 
 DIGEST is of the key, so that all chunks of a key stand together however long the key is. TIME is that of the chunk's last row, or with ``first`` of
 its first one. What comes is added as chunks of its own: nothing that is kept has to be read or written again for it.
@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from headwater.pipeline import rowblock
+from headwater.pipeline import owned, rowbytes
 from headwater.pipeline.operator import State
 
 __all__ = ["Chosen", "Chunk", "Loaded", "Made", "chunked", "found", "loaded", "time_of"]
@@ -24,7 +24,8 @@ ROWS_MAX = 4096
 """Rows of a chunk, so that whoever looks for a stretch of time does not read all of a key."""
 BIAS = 1 << 63
 _time = struct.Struct(">Q")
-_length = struct.Struct("<I")
+_count = struct.Struct("<I")
+ITEM = np.dtype([("length", "<u4")])
 
 
 class Chunk(NamedTuple):
@@ -76,14 +77,11 @@ def found(
 
 
 def loaded(chunks: Sequence[Chunk], schema: pa.Schema) -> Loaded:
-    data = [each.value[4 + _length.unpack_from(each.value)[0] :] for each in chunks]
-    begins = [rowblock.starts(each) for each in data]
-    counts = [len(each) for each in begins]
-    shifts = np.concatenate(([0], np.cumsum([len(each) for each in data])))[:-1]
-    places = np.array([at for each in begins for at in each], np.int64) + np.repeat(
-        shifts.astype(np.int64), counts
-    )
-    rows = rowblock.unpack(b"".join(data), places, schema)
+    values = [each.value for each in chunks]
+    data, at = rowbytes.stacked(values)
+    at = at + np.fromiter(map(owned.behind, values), np.int64, len(values))
+    counts, _, begins = rowbytes.listed(data, at, ITEM)
+    rows = rowbytes.unpack(data, begins, schema)
     numbers = np.array([each.number for each in chunks], np.int64)
     return Loaded(rows, np.repeat(numbers, counts), np.repeat(np.arange(len(chunks)), counts))
 
@@ -101,7 +99,10 @@ def chunked(
     rows, number, time = chosen
     if not rows.num_rows:
         return Made({}, [], [])
-    data, bounds = rowblock.pack(rows)
+    packed = rowbytes.pack(rows)
+    _, bounds, data = packed.buffers()
+    bounds, data = np.frombuffer(bounds, np.int64), data.to_pybytes()
+    lengths = np.diff(bounds).astype(ITEM)
     begins = np.flatnonzero(np.concatenate(([True], number[1:] != number[:-1])))
     ends = np.append(begins[1:], len(number))
     cuts = [
@@ -114,11 +115,12 @@ def chunked(
     times = time[starts if first else stops - 1].tolist()
     spans = zip(bounds[starts].tolist(), bounds[stops].tolist(), strict=True)
     numbers = number[starts].tolist()
+    owners = owned.owned(pa.array([keys[n] for n in numbers], pa.binary()))
     made: list[tuple[bytes, bytes]] = []
-    for n, time_us, (start, stop) in zip(numbers, times, spans, strict=True):
-        key, part = keys[n], data[start:stop]
-        name = letter + _digest(key) + _time.pack(time_us + BIAS) + crc32(part).to_bytes(4)
-        made.append((name, _length.pack(len(key)) + key + part))
+    for n, owner, time_us, cut, span in zip(numbers, owners, times, cuts, spans, strict=True):
+        part = data[slice(*span)]
+        name = letter + _digest(keys[n]) + _time.pack(time_us + BIAS) + crc32(part).to_bytes(4)
+        made.append((name, owner + _count.pack(cut[1] - cut[0]) + lengths[slice(*cut)].tobytes() + part))
     made.sort()
     return Made(_named_apart(made, state, taken), numbers, times)
 

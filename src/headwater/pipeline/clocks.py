@@ -38,7 +38,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from headwater.errors import UsageError
 from headwater.late import duration_us
 from headwater.pipeline import timers
-from headwater.pipeline.keyed import decoder
+from headwater.pipeline.decoding import decoder
 from headwater.pipeline.layout import FORGETTING
 from headwater.pipeline.operator import Applied, Moment, State, Staying, run
 from headwater.pipeline.plan import DELAY

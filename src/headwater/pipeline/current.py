@@ -7,13 +7,13 @@ key that has no row, change nothing. State: the row of each key.
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from headwater.pipeline import operator
 from headwater.pipeline.operator import Applied, Moment, Spec, State
-from headwater.pipeline.rowbytes import RowBytes
+from headwater.pipeline.rowbytes import pack, stacked, unpack
+from headwater.pipeline.sorting import numbered
 from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["DELETED", "ID", "OFFSET", "PARTITION", "Current", "current"]
@@ -40,14 +40,13 @@ class Current(Spec, frozen=True, kw_only=True):
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
         newest = _newest(rows)
         shown = newest.drop_columns([*OWN, "_key"])
-        form = RowBytes(shown.schema)
         keys = newest.column("_key").cast(pa.binary()).to_pylist()
         known = state.get(keys)
         changes: dict[bytes, bytes | None] = {}
         before: list[bytes] = []
         after: list[int] = []
         deleted = newest.column(DELETED).to_pylist()
-        for number, (key, row, gone) in enumerate(zip(keys, form.write(shown), deleted, strict=True)):
+        for number, (key, row, gone) in enumerate(zip(keys, pack(shown).to_pylist(), deleted, strict=True)):
             old, new = known.get(key), None if gone else row
             if old == new:
                 continue
@@ -57,7 +56,7 @@ class Current(Spec, frozen=True, kw_only=True):
             if new is not None:
                 after.append(number)
         out = [
-            _weighted(form.read(before), -1),
+            _weighted(unpack(*stacked(before), shown.schema), -1),
             _weighted(shown.take(pa.array(after, pa.int64())), 1),
         ]
         return Applied(pa.concat_tables(out), changes)
@@ -72,11 +71,7 @@ def current(changes: DataFrame) -> DataFrame:
 def _newest(rows: pa.Table) -> pa.Table:
     """The last change of each key, in the order of keys."""
     rows = rows.combine_chunks()
-    encoded = rows.column("_key").cast(pa.binary()).combine_chunks().dictionary_encode()
-    by_key = pc.sort_indices(encoded.dictionary)
-    rank = np.empty(len(by_key), np.int64)
-    rank[by_key.to_numpy()] = np.arange(len(by_key))
-    key = rank[encoded.indices.to_numpy()]
+    _, key = numbered(rows.column("_key"))
     order = np.lexsort((rows.column(PARTITION).to_numpy(), rows.column(OFFSET).to_numpy(), key))
     last = np.append(key[order][1:] != key[order][:-1], True)[: len(order)]
     return rows.take(pa.array(order[last]))

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.pipeline.rowbytes import concat
+
 __all__ = [
     "CUT",
     "Changed",
@@ -68,7 +70,7 @@ def begins(keys: pa.Array) -> pa.Array:
     """What the entries of keys begin with. ``keys`` are binary."""
     if len(keys) and pc.max(pc.binary_length(keys)).as_py() > KEY_BYTES_MAX:
         keys = pa.array([_cut(each, KEY_BYTES_MAX, CUT) for each in keys.to_pylist()], pa.binary())
-    return pc.binary_join_element_wise(keys, END, b"")
+    return concat(keys, END)
 
 
 def tailed(tails: pa.Array) -> tuple[pa.Array, Any]:
@@ -76,7 +78,7 @@ def tailed(tails: pa.Array) -> tuple[pa.Array, Any]:
     if not len(tails) or pc.max(pc.binary_length(tails)).as_py() <= TAIL_BYTES_MAX:
         return tails, None
     short = [_cut(each, TAIL_BYTES_MAX) for each in tails.to_pylist()]
-    return pa.array(short, pa.binary()), pc.greater(pc.binary_length(tails), TAIL_BYTES_MAX).to_numpy(
+    return pa.array(short, tails.type), pc.greater(pc.binary_length(tails), TAIL_BYTES_MAX).to_numpy(
         zero_copy_only=False
     )
 

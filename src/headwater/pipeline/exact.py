@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.types import DecimalType, DoubleType, FloatType
 
 from headwater.pipeline.aggregate import Aggregate
-from headwater.pipeline.packed import fixed
+from headwater.pipeline.rowbytes import fixed
 
 __all__ = ["NOTHING", "Total", "added", "kept", "loaded", "partial", "totals"]
 

@@ -26,7 +26,8 @@ from headwater.pipeline.exact import Total
 from headwater.pipeline.layout import ENTRIES
 from headwater.pipeline.operator import Applied, Moment, Spec, State
 from headwater.pipeline.orderly import orderly
-from headwater.pipeline.packed import packed, unpacked
+from headwater.pipeline.rowbytes import concat, pack, stacked, unpack
+from headwater.pipeline.sorting import numbered
 from headwater.pipeline.wire import GONE, WEIGHT
 
 __all__ = ["Firsts", "Grouped", "Newest", "grouped"]
@@ -237,15 +238,11 @@ def _groups(rows: pa.Table, by: Sequence[str]) -> Groups:
     begins = entries.begins(keys)
     null = rows.column(by[0]).is_null().combine_chunks()
     if len(by) == 1 and pc.any(null).as_py():  # a null has the same text as a value may have
-        begins = pc.if_else(null, pc.binary_join_element_wise(begins, b"\xff", b""), begins)
-    encoded = begins.dictionary_encode()
-    by_name = pc.sort_indices(encoded.dictionary)
-    rank = np.empty(len(by_name), np.int64)
-    rank[by_name.to_numpy()] = np.arange(len(by_name))
-    group = rank[encoded.indices.to_numpy()]
+        begins = pc.if_else(null, concat(begins, b"\xff"), begins)
+    names, group = numbered(begins)
     order = np.argsort(group, kind="stable")
     group = group[order]
-    bounds = np.searchsorted(group, np.arange(len(by_name)))
+    bounds = np.searchsorted(group, np.arange(len(names)))
     ordered, picked = pa.array(order), pa.array(order[bounds])
     weights = (
         rows.column(WEIGHT).to_numpy().astype(np.int64)
@@ -256,7 +253,7 @@ def _groups(rows: pa.Table, by: Sequence[str]) -> Groups:
         rows.take(ordered),
         weights[order],
         keys.take(picked).to_pylist(),
-        begins.take(picked).to_pylist(),
+        names.to_pylist(),
         group,
         bounds,
         begins.take(ordered),
@@ -273,7 +270,7 @@ def _summed(one: Aggregate, found: Sequence[tuple[Total, Total]], before: Any, a
         old, new = pa.array(before), pa.array(after)
     else:
         old, new = (one.values([exact.partial(one, each[n]) for each in found]) for n in (0, 1))
-    same = pc.equal(packed([old], len(old)), packed([new], len(new)))
+    same = pc.equal(pack(pa.table({one.name: old})), pack(pa.table({one.name: new})))
     return Column(old, new, ~same.to_numpy(zero_copy_only=False))
 
 
@@ -290,10 +287,11 @@ def _firsts(
     columns = [_plain(rows.column(name).combine_chunks()) for name in one.columns]
     order = [rows.column(name).combine_chunks() for name in one.order]
     tails, _ = entries.tailed(orderly([*order, *columns], rows.num_rows, descending=one.descending))
-    made = pc.binary_join_element_wise(begins, letter, tails, b"")
+    made = concat(begins, letter, tails)
     changed = entries.changed(made, weights)
     picked = pa.array(changed.row)
-    places, data = changed.entries.to_pylist(), packed(columns, rows.num_rows).take(picked).to_pylist()
+    data = pack(pa.table(columns, names=one.columns)).take(picked).to_pylist()
+    places = changed.entries.to_pylist()
     group = group[changed.row]
     known = state.get(places)
     before = entries.weights([known.get(each) for each in places])
@@ -316,8 +314,8 @@ def _firsts(
     ]
     held = [entries.opened(value) for _, _, value in others]
     pool = _Pool(
-        pa.array(places + [entry for _, entry, _ in others], pa.binary()),
-        pa.array(data + [each.data for each in held], pa.large_binary()),
+        pa.array(places + [entry for _, entry, _ in others], pa.large_binary()),
+        data + [each.data or b"" for each in held],
         np.concatenate([group, np.array([number for number, _, _ in others], np.int64)]),
     )
     still = np.array([each.weight for each in held], np.int64)
@@ -339,15 +337,15 @@ class _Pool(NamedTuple):
     """Values that may be among the first of their groups."""
 
     places: pa.Array
-    data: pa.Array
+    data: list[bytes]
     group: Any
 
     def column(self, one: Firsts, rows: pa.Schema, before: Any, after: Any, groups: int) -> Column:
         order = pc.sort_indices(self.places).to_numpy().astype(np.int64)
         kind = pa.schema([rows.field(name) for name in one.columns])
-        table = unpacked(self.data, 0, kind)
+        table = unpack(*stacked(self.data), kind)
         values = _one_column(table, one)
-        alike = self.data.dictionary_encode().indices.to_numpy()
+        alike = pa.array(self.data, pa.large_binary()).dictionary_encode().indices.to_numpy()
         chosen = [self._chosen(order, weights[order], one.limit, groups) for weights in (before, after)]
         made = [_made(one, values, picked, counts) for picked, counts in chosen]
         (old, olds), (new, news) = chosen

@@ -21,8 +21,8 @@ from headwater.errors import UsageError
 from headwater.pipeline import entries, operator
 from headwater.pipeline.layout import ENTRIES
 from headwater.pipeline.operator import Applied, Moment, Spec, State
-from headwater.pipeline.packed import packed, unpacked
 from headwater.pipeline.pair import LEFT, RIGHT, On, columns_on, paired
+from headwater.pipeline.rowbytes import concat, pack, stacked, unpack
 from headwater.pipeline.wire import GONE, WEIGHT
 
 __all__ = ["KINDS", "Joined", "joined"]
@@ -141,12 +141,13 @@ class Joined(Spec, frozen=True, kw_only=True):
         keys = _one(mine.column("_key")).cast(pa.binary())
         begins = entries.begins(keys)
         if null.any():
-            begins = pc.if_else(pa.array(null), pa.scalar(NOWHERE[side], pa.binary()), begins)
-        bytes_of = packed(columns, mine.num_rows)
-        tails, cut = entries.tailed(bytes_of)
-        made = pc.binary_join_element_wise(begins, LETTERS[side], tails, b"")
+            begins = pc.if_else(pa.array(null), pa.scalar(NOWHERE[side], begins.type), begins)
+        shown = pa.table(columns, names=names)
+        packed = pack(shown)
+        tails, cut = entries.tailed(packed)
+        made = concat(begins, LETTERS[side], tails)
         weights = mine.column(WEIGHT).to_numpy().astype(np.int64)
-        return Given(pa.table(columns, names=names), keys, begins, made, bytes_of, cut, weights)
+        return Given(shown, keys, begins, made, packed, cut, weights)
 
     def _others(self, batch: Batch, state: State, known: Mapping[bytes, bytes], side: int) -> Others:
         """What has not changed on a side: all that a changed row meets. For outer joins also whether there is something."""
@@ -290,10 +291,11 @@ def _side(given: Given, batch: Batch, mine: Any, weights: Sequence[Any], others:
     skip = np.array([len(each) + 1 for each in batch.begins], np.int64)[others.keys]
     found = others.entries
     if any(others.values):
-        data = [entries.opened(each).data for each in others.values]
-        found = [entry if each is None else each for entry, each in zip(found, data, strict=True)]
-        skip[[each is not None for each in data]] = 0
-    rows = unpacked(pa.array(found, pa.large_binary()), skip, changed.schema)
+        held = [entries.opened(each).data for each in others.values]
+        found = [entry if each is None else each for entry, each in zip(found, held, strict=True)]
+        skip[[each is not None for each in held]] = 0
+    data, at = stacked(found)
+    rows = unpack(data, at + skip, changed.schema)
     still = entries.weights(others.values)
     before, after = (np.concatenate([each[mine], still]) for each in weights)
     return Side(
@@ -328,9 +330,7 @@ def _lonely(mine: Side, other: Side, there: Any, keys: int) -> Any:
 def _consolidated(rows: pa.Table) -> pa.Table:
     """The same rows, each once."""
     plain = rows.drop_columns([WEIGHT])
-    same = entries.changed(
-        packed(plain.columns, rows.num_rows), rows.column(WEIGHT).to_numpy().astype(np.int64)
-    )
+    same = entries.changed(pack(plain), rows.column(WEIGHT).to_numpy().astype(np.int64))
     return plain.take(pa.array(same.row)).append_column(WEIGHT, pa.array(same.weight.astype(np.int32)))
 
 

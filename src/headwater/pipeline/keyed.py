@@ -1,8 +1,6 @@
 """The first two operators: how many rows a key has, and its latest row."""
 
-import datetime as dt
-from decimal import Decimal
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,7 +20,7 @@ from pyspark.sql.types import (
 from headwater.errors import UsageError
 from headwater.pipeline.operator import Applied, Moment, State, Staying
 
-__all__ = ["Count", "Latest", "decoder", "python_type"]
+__all__ = ["Count", "Latest"]
 
 
 class Count(Staying, frozen=True):
@@ -117,32 +115,3 @@ class Latest(Staying, frozen=True):
         times = [(time + (1 << 63)).to_bytes(8) for time in self._times(rows).tolist()]
         found = zip(*(column.to_pylist() for column in rows.drop_columns(["_key"]).columns), strict=True)
         return [time + encode(row) for time, row in zip(times, found, strict=True)]
-
-
-def decoder(schema: pa.Schema) -> Any:
-    """Reads a row back with the types that its columns have."""
-    types = tuple(python_type(field.type) | None for field in schema)
-    return msgspec.msgpack.Decoder(tuple[types]).decode  # type: ignore[valid-type]
-
-
-_PYTHON = (
-    (pt.is_integer, int),
-    (pt.is_floating, float),
-    (pt.is_boolean, bool),
-    (pt.is_decimal, Decimal),
-    (pt.is_timestamp, dt.datetime),
-    (pt.is_date, dt.date),
-    (pt.is_binary, bytes),
-    (pt.is_large_binary, bytes),
-)
-
-
-def python_type(kind: pa.DataType) -> Any:
-    """The Python type of the values that Arrow gives for a column of this kind."""
-    if pt.is_list(kind):
-        return list[python_type(kind.value_type) | None]  # type: ignore[misc]
-    if pt.is_map(kind):
-        return list[tuple[python_type(kind.key_type), python_type(kind.item_type) | None]]  # type: ignore[misc]
-    if pt.is_struct(kind):
-        return TypedDict("Inner", {field.name: python_type(field.type) | None for field in kind})  # type: ignore[operator]
-    return next((python for fits, python in _PYTHON if fits(kind)), str)

@@ -9,14 +9,13 @@ from typing import NamedTuple
 from zlib import crc32
 
 from headwater.errors import UsageError
-from headwater.pipeline import entries
+from headwater.pipeline import entries, owned
 
 __all__ = [
     "ENTRIES",
     "FORGETTING",
     "OWNED",
     "PLAIN",
-    "TIMELINE",
     "WAITING",
     "Layout",
     "layout",
@@ -28,8 +27,9 @@ PLAIN = ""
 ENTRIES = "entries"
 FORGETTING = "forget"
 OWNED = "own"
-TIMELINE = "timeline"
 WAITING = "wait"
+CHUNKS = (b"e", b"w")
+"""Letters of chunks (``chunks.py``)."""
 
 
 class Layout(NamedTuple):
@@ -50,34 +50,22 @@ def _under(letter: bytes) -> Callable[[bytes], bytes | None]:
 
 
 def _owner(entry: bytes, value: bytes) -> bytes:
-    """Time-outs stand under ``t``, with their key as value; all else has its key behind one letter."""
+    """Time-outs stand under ``t``, with their key as value, and chunks under two letters; all else has its key behind one letter."""
+    if entry[:1] in CHUNKS:
+        return owned.owner(value)
     return value if entry[:1] == b"t" else entry[1:]
-
-
-def _inside(entry: bytes, value: bytes) -> bytes:  # noqa: ARG001
-    """The length of the key stands before it, in four bytes."""
-    return value[4 : 4 + int.from_bytes(value[:4])]
-
-
-def _chunk_owner(entry: bytes, value: bytes) -> bytes:
-    """``chunks.py``: the value begins with the key, and that with its length."""
-    if entry[:1] in {b"e", b"w"}:
-        return value[4 : 4 + int.from_bytes(value[:4], "little")]
-    return _owner(entry, value)
 
 
 LAYOUTS = {
     PLAIN: Layout(lambda entry, _: entry, lambda entry: entry, lambda key: key, lambda value: value),
-    # ``timers.py``: k KEY → TIME VALUE, and t TIME DIGEST → KEY
+    # ``timers.py``: k KEY → TIME VALUE, and t TIME DIGEST → KEY; ``asof.py`` has chunks of rows beside them
     FORGETTING: Layout(_owner, _under(b"k"), lambda key: b"k" + key, lambda value: value[8:]),
-    # ``asof.py``: the same, and chunks of rows under e and w
-    TIMELINE: Layout(_chunk_owner, _under(b"k"), lambda key: b"k" + key, lambda value: value[8:]),
     # ``ready.py``: the same for rows that wait, and r KEY → ROW for those that were published
     WAITING: Layout(_owner, _under(b"r"), lambda key: b"r" + key, lambda value: value),
     # ``entries.py``: KEY ff LETTER TAIL → WEIGHT, many of them for a key; ``grouped.py`` has a row of each key under g
     ENTRIES: Layout(entries.owner, entries.named, entries.place, entries.data_of),
-    # ``within.py``: many entries for a key, each with its key at the beginning of what stands there
-    OWNED: Layout(_inside, lambda _: None, lambda key: key, lambda value: value),
+    # ``within.py``: many entries for a key, none of which says whose it is
+    OWNED: Layout(lambda _, value: owned.owner(value), lambda _: None, lambda key: key, lambda value: value),
 }
 
 

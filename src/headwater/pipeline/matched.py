@@ -21,7 +21,9 @@ from pyspark.sql.types import IntegerType, StructField, StructType, TimestampTyp
 from headwater.pipeline import within
 from headwater.pipeline.layout import OWNED
 from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.owned import behind
 from headwater.pipeline.pair import LEFT, RIGHT
+from headwater.pipeline.rowbytes import pack, stacked, unpack
 from headwater.pipeline.windowed import TIMES
 from headwater.pipeline.wire import UNTIL, WEIGHT
 from headwater.pipeline.within import Batch, Bound, Found, Shelf, Side
@@ -95,14 +97,9 @@ class Matched(Spec, frozen=True, kw_only=True):
         """Whether rows of the left and of the right come out that nothing meets."""
         return self.how in {"left", "full"}, self.how in {"right", "full"}
 
-    @property
-    def _shelves(self) -> tuple[Shelf, Shelf]:
-        width = self.bound.bucket_us
-        return Shelf(b"l", self.bound.of_left, width), Shelf(b"r", self.bound.of_right, width)
-
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:
         batch = within.read(rows, self.time)
-        shelves = self._shelves
+        shelves = self.bound.shelves
         horizon = moment.horizon
         near = (
             shelves[0].near(state, batch.digests, batch.right, self.bound.of_right, horizon),
@@ -168,11 +165,11 @@ class Matched(Spec, frozen=True, kw_only=True):
 
 def _all(side: Side, held: Found) -> All:
     """A row that came several times stands in the state once, and here as often."""
-    abouts = [within.owned(value) for value in held.values]
+    abouts = [behind(value) for value in held.values]
     marks = [_about.unpack_from(value, at) for value, at in zip(held.values, abouts, strict=True)]
-    texts = [value[at + _about.size :] for value, at in zip(held.values, abouts, strict=True)]
-    of = np.repeat(np.arange(len(texts)), np.array([count for _, count in marks], np.int64))
-    loaded = side.stored.table(texts)
+    of = np.repeat(np.arange(len(marks)), np.array([count for _, count in marks], np.int64))
+    data, begins = stacked(held.values)
+    loaded = unpack(data, begins + np.array(abouts, np.int64) + _about.size, side.rows.schema)
     times = np.frombuffer(b"".join(entry[25:33] for entry in held.entries), ">i8") ^ np.int64(-(1 << 63))
     return All(
         rows=pa.concat_tables([side.rows, loaded.take(pa.array(of)), side.lone]),
@@ -211,7 +208,7 @@ def _met(every: All) -> dict[bytes, bytes | None]:
     """The entries that something has met now for the first time: all that were looked up are met."""
     changes: dict[bytes, bytes | None] = {}
     for entry, value in zip(every.held.entries, every.held.values, strict=True):
-        at = within.owned(value)
+        at = behind(value)
         if not value[at]:
             changes[entry] = value[:at] + b"\x01" + value[at + 1 :]
     return changes
@@ -225,7 +222,7 @@ def _kept(
     if not len(still):
         return {}
     rows = side.rows if len(still) == len(side.key) else side.rows.take(pa.array(still))
-    texts = side.stored.encoded(rows)
+    texts = pack(rows).to_pylist()
     entries = shelf.entries(batch.digests, side.key[still], side.time[still], texts)
     known = state.get(entries)
     is_met, keys = is_met[still].tolist(), [batch.keys[number] for number in side.key[still].tolist()]
@@ -243,5 +240,5 @@ def _kept(
 def _marks(value: bytes | None) -> tuple[int, int]:
     if value is None:
         return 0, 0
-    met, count = _about.unpack_from(value, within.owned(value))
+    met, count = _about.unpack_from(value, behind(value))
     return met, count

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from headwater.pipeline import asof, rowblock, timeline
+from headwater.pipeline import asof, timeline
 from headwater.pipeline.operator import Applied, Moment, Spec, State
 from headwater.pipeline.pair import LEFT, RIGHT
+from headwater.pipeline.rowbytes import pack, stacked, unpack
 from headwater.pipeline.wire import GONE, WEIGHT
 
 __all__ = ["Newest"]
@@ -61,7 +62,7 @@ class Newest(Spec, frozen=True, kw_only=True):
             weights = [-1 if gone else 1 for gone in table.column(GONE).to_pylist()]
         has_offset = timeline.OFFSET in table.column_names and not self.of_rows
         offsets = table.column(timeline.OFFSET).to_pylist() if has_offset else [0] * count
-        data = rowblock.pack(table.select(self.columns)).rows()
+        data = pack(table.select(self.columns)).to_pylist()
         found: dict[bytes, list[tuple[int, int, bytes]]] = {}
         keys = mine.column("_key").cast(pa.binary()).to_pylist()
         for key, offset, weight, row in zip(keys, offsets, weights, data, strict=True):
@@ -86,10 +87,7 @@ class Newest(Spec, frozen=True, kw_only=True):
         if self.missing == "drop":
             events, found = events.filter(pa.array(found >= 0)), found[found >= 0]
         kind = asof.inner(schema, RIGHT)
-        starts = np.concatenate(([0], np.cumsum([len(each) for each in data])))[:-1].astype(np.int64)
-        table = rowblock.unpack(
-            b"".join(data), starts, pa.schema([kind.field(name) for name in self.columns])
-        )
+        table = unpack(*stacked(data), pa.schema([kind.field(name) for name in self.columns]))
         taken = table.take(pa.array(found, mask=found < 0))
         for name, column in zip(taken.column_names, taken.columns, strict=True):
             events = events.append_column(name, column)

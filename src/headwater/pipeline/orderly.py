@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headwater.pipeline.packed import fixed, is_text, whole
+from headwater.pipeline.rowbytes import concat, fixed, is_text, whole
 
 __all__ = ["orderly"]
 
@@ -31,7 +30,7 @@ def orderly(columns: Sequence[pa.Array], rows: int, *, descending: bool = False)
             values = _ordered(column)
             values[~valid] = 0
             parts += [there, whole(values)]
-    made = pc.binary_join_element_wise(*parts, b"") if len(parts) > 1 else parts[0]
+    made = concat(*parts)
     return _opposite(made) if descending else made
 
 
@@ -58,7 +57,7 @@ def _ordered(column: pa.Array) -> Any:
         ordered[nan] = np.uint64((1 << 64) - 1)
         return _big(ordered)
     if pt.is_boolean(kind):
-        return fixed(column)
+        return fixed(column).copy()
     width = kind.bit_width // 8
     signed = fixed(column).view(f"<i{width}")[:, 0].astype(np.int64)
     return _big((signed ^ np.int64(-1 << 63)).view("<u8"))

@@ -1,185 +1,231 @@
-"""Rows as bytes and back, all rows of a column at a time: how operators keep whole rows in their state.
+"""Rowbytes: rows as bytes, and back, whole columns at a time: how operators keep whole rows in their state.
 
-    VALIDITY | columns of one width, in order | lengths of the others | their bytes, in order
+    NULLS FIXED LENGTHS TEXTS
 
-The same row is the same bytes, so that rows are compared as they are kept. A row can only be read with the schema that it was written with: an
-operator that keeps rows has that schema in its definition.
+NULLS has a bit for each value, 1 for a null, in one byte at least; FIXED are the values of a fixed width, nulls as zeros; LENGTHS are those of texts
+and of whatever else varies in length, four bytes each; TEXTS are these. The values of a struct are values of the row. Lists and maps are texts, in msgpack.
+
+Equal rows are equal bytes, so that rows are compared as they are kept. Whoever reads must know the columns.
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from headwater.pipeline.keyed import python_type
+from headwater.pipeline.decoding import python_type
 
-__all__ = ["RowBytes"]
+__all__ = ["concat", "fixed", "is_text", "listed", "pack", "stacked", "unpack", "whole"]
 
-ROWS_AT_ONCE = 65_536
-LENGTH = 4
-"""Bytes of a length: no record of a log is longer."""
+COUNT = np.dtype("<u4")
+LENGTH = "<u4"
+WIDTHS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
+"""How values of a width are copied; others as bytes."""
+_encode = msgspec.msgpack.Encoder().encode
 
 
-class RowBytes:
-    """Writes and reads rows of one schema."""
+def pack(rows: pa.Table) -> pa.Array:
+    """The bytes of each row, as large binaries of which the first begins where their buffer does."""
+    values = [value for column in rows.columns for value in _apart(column.combine_chunks())]
+    heads = np.zeros(rows.num_rows, _head([each.type for each in values]))
+    texts = []
+    for n, each in enumerate(values):
+        null = each.is_null().to_numpy(zero_copy_only=False) if each.null_count else None
+        if null is not None:
+            heads["nulls"][:, n >> 3] |= null.view(np.uint8) << (n & 7)
+        if _width(each.type):
+            cells = heads[str(n)]
+            cells[:] = fixed(each).view(cells.dtype)[:, 0]
+            if null is not None:
+                cells[null] = np.zeros((), cells.dtype)  # whatever stands behind a null
+        elif not pt.is_struct(each.type):
+            texts.append(_texts(each))
+            heads[str(n)] = pc.binary_length(texts[-1]).to_numpy()
+    block = whole(heads.view(np.uint8).reshape(rows.num_rows, heads.dtype.itemsize))
+    return concat(block, *texts)
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
-        self._fixed = [(at, _width(each.type)) for at, each in enumerate(schema) if _width(each.type)]
-        self._others = [at for at, each in enumerate(schema) if not _width(each.type)]
-        self._flags = (len(schema) + 7) // 8
-        self._head = self._flags + sum(width for _, width in self._fixed) + LENGTH * len(self._others)
-        self._decoders = {
-            at: msgspec.msgpack.Decoder(python_type(schema.field(at).type))
-            for at in self._others
-            if not _is_text(schema.field(at).type)
-        }
 
-    def write(self, rows: pa.Table) -> list[bytes]:
-        """The bytes of each row."""
-        written: list[bytes] = []
-        for start in range(0, rows.num_rows, ROWS_AT_ONCE):
-            written += self._written(rows.slice(start, ROWS_AT_ONCE).cast(self.schema))
-        return written
+def unpack(data: bytes, begins: Any, schema: pa.Schema) -> pa.Table:
+    """The rows that begin at these places, which are in order."""
+    kinds = [kind for field in schema for kind in _kinds(field.type)]
+    heads = _picked(data, begins, _head(kinds))
+    nulls = heads["nulls"]
+    some = nulls.any(axis=0).tolist()
+    at = begins + heads.dtype.itemsize
+    values: list[pa.Array] = []
+    for n, kind in enumerate(kinds):
+        null = (nulls[:, n >> 3] >> (n & 7) & 1).view(bool) if some[n >> 3] else None
+        if pt.is_struct(kind):
+            values.append(null)
+        elif _width(kind):
+            values.append(_fixed_column(heads[str(n)], null, kind))
+        else:
+            end = at + heads[str(n)]
+            values.append(_text_column(data, at, end, null, kind))
+            at = end
+    each = iter(values)
+    return pa.table([_together(field.type, each) for field in schema], schema=schema)
 
-    def read(self, rows: Sequence[bytes]) -> pa.Table:
-        """The rows of these bytes."""
-        parts = [
-            self._read(rows[start : start + ROWS_AT_ONCE]) for start in range(0, len(rows), ROWS_AT_ONCE)
-        ]
-        return pa.concat_tables([self.schema.empty_table(), *parts])
 
-    def _written(self, rows: pa.Table) -> list[bytes]:
-        columns = [column.combine_chunks() for column in rows.columns]
-        count = rows.num_rows
-        valid = np.stack([_valid(column) for column in columns], axis=1)
-        head = np.zeros((count, self._head), np.uint8)
-        head[:, : self._flags] = np.packbits(valid, axis=1)
-        at = self._flags
-        for number, width in self._fixed:
-            cells = _cells(columns[number], width)
-            cells[~valid[:, number]] = 0  # whatever stands behind a null
-            head[:, at : at + width] = cells
-            at += width
-        texts = [self._texts(number, columns[number]) for number in self._others]
-        lengths = [_offsets(text)[1:] - _offsets(text)[:-1] for text in texts]
-        for each in lengths:
-            head[:, at : at + LENGTH] = each.astype("<u4").view(np.uint8).reshape(count, LENGTH)
-            at += LENGTH
-        sizes = self._head + sum(lengths, np.zeros(count, np.int64))
-        ends = np.cumsum(sizes)
-        out = np.empty(int(ends[-1]), np.uint8)
-        starts = ends - sizes
-        out[(starts[:, None] + np.arange(self._head)).ravel()] = head.ravel()
-        starts = starts + self._head
-        for text, length in zip(texts, lengths, strict=True):
-            out[_spread(starts, length)] = _data(text)
-            starts = starts + length
-        whole = out.tobytes()
-        bounds = [0, *ends.tolist()]
-        return [whole[a:b] for a, b in pairwise(bounds)]
+def stacked(rows: Sequence[bytes]) -> tuple[bytes, Any]:
+    """Rows, or other bytes, one after the other, and where each begins."""
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    return b"".join(rows), np.cumsum(sizes) - sizes
 
-    def _read(self, rows: Sequence[bytes]) -> pa.Table:
-        count = len(rows)
-        data = np.frombuffer(b"".join(rows), np.uint8)
-        starts = np.cumsum([0, *map(len, rows)])[:-1]
-        head = data[(starts[:, None] + np.arange(self._head)).ravel()].reshape(count, self._head)
-        valid = np.unpackbits(head[:, : self._flags], axis=1)[:, : len(self.schema)].astype(bool)
-        columns: dict[int, pa.Array] = {}
-        at = self._flags
-        for number, width in self._fixed:
-            columns[number] = _column(
-                self.schema.field(number).type, head[:, at : at + width], valid[:, number]
-            )
-            at += width
-        starts = starts + self._head
-        for number in self._others:
-            length = (
-                np.ascontiguousarray(head[:, at : at + LENGTH]).view("<u4").reshape(count).astype(np.int64)
-            )
-            at += LENGTH
-            text = _binary(data[_spread(starts, length)], length, valid[:, number])
-            columns[number] = self._values(number, text)
-            starts = starts + length
-        return pa.Table.from_arrays(
-            [columns[number] for number in range(len(self.schema))], schema=self.schema
-        )
 
-    def _texts(self, number: int, column: pa.Array) -> pa.Array:
-        """A column whose values have lengths of their own, as binary without nulls."""
-        if number not in self._decoders:
-            return column.cast(pa.large_binary()).fill_null(b"")
-        packed = [b"" if value is None else msgspec.msgpack.encode(value) for value in column.to_pylist()]
-        return pa.array(packed, pa.large_binary())
+def listed(data: bytes, places: Any, kind: np.dtype[Any]) -> tuple[Any, Any, Any]:
+    """Lists at some places: a count, that many items of a kind, and then the bytes of each, whose ``length`` the item says.
 
-    def _values(self, number: int, text: pa.Array) -> pa.Array:
-        kind = self.schema.field(number).type
-        if number not in self._decoders:
-            return text.cast(kind)
-        decode = self._decoders[number].decode
-        return pa.array([None if each is None else decode(each) for each in text.to_pylist()], kind)
+    Returns the counts, and of all items of all lists what they are and where their bytes begin.
+    """
+    counts = _picked(data, places, COUNT).astype(np.int64)
+    firsts = np.cumsum(counts) - counts
+    within = np.arange(counts.sum()) - np.repeat(firsts, counts)
+    places = places + COUNT.itemsize
+    items = _picked(data, np.repeat(places, counts) + within * kind.itemsize, kind)
+    lengths = items["length"].astype(np.int64)
+    before = np.cumsum(lengths) - lengths
+    shift = places + counts * kind.itemsize - np.append(before, 0)[firsts]
+    return counts, items, np.repeat(shift, counts) + before
+
+
+def _picked(data: bytes, places: Any, kind: np.dtype[Any]) -> Any:
+    """What stands at some places, all of one kind."""
+    if not len(places):
+        return np.zeros(0, kind)
+    everywhere = np.ndarray((len(data) - kind.itemsize + 1,), f"V{kind.itemsize}", data, strides=(1,))
+    return everywhere[places].view(kind)
+
+
+# ---- columns as bytes --------------------------------------------------------------------------------------
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are text, or bytes of any length."""
+    return any(fits(kind) for fits in (pt.is_string, pt.is_binary, pt.is_large_string, pt.is_large_binary))
+
+
+def fixed(values: pa.Array) -> Any:
+    """The bytes of values of a fixed width, a row for each; what stands for a null may be anything."""
+    values = values.cast(pa.uint8()) if pt.is_boolean(values.type) else values
+    width, buffer = _width(values.type), values.buffers()[1]
+    if buffer is None or not len(values):
+        return np.zeros((len(values), width), np.uint8)
+    return np.frombuffer(buffer, np.uint8, len(values) * width, values.offset * width).reshape(-1, width)
+
+
+def concat(*parts: pa.Array | bytes) -> pa.Array:
+    """Columns of bytes side by side, and between them bytes that are the same in all rows. Large binaries: all rows of a batch may be long."""
+    if len(parts) == 1:
+        return parts[0]
+    wide = [
+        pa.scalar(each, pa.large_binary()) if isinstance(each, bytes) else each.cast(pa.large_binary())
+        for each in (*parts, b"")
+    ]
+    return pc.binary_join_element_wise(*wide)
+
+
+def whole(values: Any) -> pa.Array:
+    """Rows of bytes, all of one width, as a column."""
+    rows, width = values.shape
+    bounds = np.arange(rows + 1, dtype=np.int64) * width
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(bounds), data])
+
+
+# ---- values of a row ---------------------------------------------------------------------------------------
 
 
 def _width(kind: pa.DataType) -> int:
     """Bytes of a value; 0 where they differ, or where there are several values in one."""
     if pt.is_boolean(kind):
         return 1
-    if pt.is_primitive(kind) or pt.is_decimal(kind):
-        return int(kind.bit_width) // 8
-    return 0
+    return int(kind.bit_width) // 8 if pt.is_primitive(kind) or pt.is_decimal(kind) else 0
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return any(fits(kind) for fits in (pt.is_string, pt.is_large_string, pt.is_binary, pt.is_large_binary))
+def _kinds(kind: pa.DataType) -> list[pa.DataType]:
+    """The values of a column; a struct by itself says only whether it is there."""
+    if not pt.is_struct(kind):
+        return [kind]
+    return [kind, *(each for n in range(kind.num_fields) for each in _kinds(kind.field(n).type))]
 
 
-def _valid(column: pa.Array) -> Any:
-    return column.is_valid().to_numpy(zero_copy_only=False)
+def _head(kinds: Sequence[pa.DataType]) -> np.dtype[Any]:
+    """What a row begins with: all but its texts."""
+    widths = [(str(n), _width(kind)) for n, kind in enumerate(kinds) if not pt.is_struct(kind)]
+    values = [(name, WIDTHS.get(width, f"V{width}")) for name, width in widths if width]
+    lengths = [(name, LENGTH) for name, width in widths if not width]
+    return np.dtype([("nulls", "u1", (max(1, (len(kinds) + 7) // 8),)), *values, *lengths])
 
 
-def _cells(column: pa.Array, width: int) -> Any:
-    """The values of a column as bytes, a row for each."""
-    if pt.is_boolean(column.type):
-        column = column.cast(pa.uint8())
-    count, begin = len(column), column.offset * width
-    found = np.frombuffer(column.buffers()[1], np.uint8, count * width, begin)
-    return found.reshape(count, width).copy()
+def _apart(column: pa.Array) -> list[pa.Array]:
+    """The values of a column, as ``_kinds`` names them."""
+    if not pt.is_struct(column.type):
+        return [column]
+    return [column, *(each for inner in column.flatten() for each in _apart(inner))]
 
 
-def _column(kind: pa.DataType, cells: Any, valid: Any) -> pa.Array:
-    values = pa.py_buffer(np.ascontiguousarray(cells))
-    plain = pa.uint8() if pt.is_boolean(kind) else kind
-    column = pa.Array.from_buffers(plain, len(cells), [_bitmap(valid), values])
-    return column.cast(kind)
+def _together(kind: pa.DataType, values: Iterator[Any]) -> pa.Array:
+    """A column of its values; of a struct there is only where it is null."""
+    first = next(values)
+    if not pt.is_struct(kind):
+        return first
+    fields = [kind.field(n) for n in range(kind.num_fields)]
+    inner = [_together(field.type, values) for field in fields]
+    return pa.StructArray.from_arrays(
+        inner, fields=fields, mask=pa.array(first) if first is not None else None
+    )
 
 
-def _bitmap(valid: Any) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+def _fixed_column(cells: Any, null: Any, kind: pa.DataType) -> pa.Array:
+    cells = np.ascontiguousarray(cells)
+    if pt.is_boolean(kind):
+        return pa.array(cells.view(bool), mask=null)
+    there = pa.py_buffer(np.packbits(~null, bitorder="little")) if null is not None else None
+    return pa.Array.from_buffers(kind, len(cells), [there, pa.py_buffer(cells)])
 
 
-def _offsets(text: pa.Array) -> Any:
-    return np.frombuffer(text.buffers()[1], np.int64, len(text) + 1, text.offset * 8)
+def _texts(values: pa.Array) -> pa.Array:
+    """Values of any length as bytes, nulls as none."""
+    if is_text(values.type):
+        texts = values.cast(pa.large_binary())
+        return texts.fill_null(b"") if texts.null_count else texts
+    plain = values.cast(_plain(values.type)).to_pylist()
+    return pa.array([b"" if each is None else _encode(each) for each in plain], pa.large_binary())
 
 
-def _data(text: pa.Array) -> Any:
-    offsets = _offsets(text)
-    data = text.buffers()[2]
-    if data is None:
-        return np.empty(0, np.uint8)
-    return np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+def _text_column(data: bytes, begins: Any, ends: Any, null: Any, kind: pa.DataType) -> pa.Array:
+    """Texts that stand among other bytes: every second piece of these, so that Arrow copies them."""
+    count = len(begins)
+    bounds = np.zeros(2 * count + 1, np.int64)
+    bounds[:-1:2], bounds[1::2] = begins, ends
+    bounds[-1] = ends[-1] if count else 0
+    large = pa.large_string() if pt.is_string(kind) or pt.is_large_string(kind) else pa.large_binary()
+    pieces = pa.Array.from_buffers(large, 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    found = pieces.take(pa.array(np.arange(0, 2 * count, 2), mask=null))
+    if is_text(kind):
+        return found.cast(kind)
+    plain = _plain(kind)
+    decode = msgspec.msgpack.Decoder(python_type(plain)).decode
+    values = [None if each is None else decode(each) for each in found.to_pylist()]
+    return pa.array(values, plain).cast(kind)
 
 
-def _binary(data: Any, length: Any, valid: Any) -> pa.Array:
-    offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    buffers = [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
-    return pa.Array.from_buffers(pa.large_binary(), len(length), buffers)
-
-
-def _spread(starts: Any, length: Any) -> Any:
-    """The place of each byte of stretches, one after the other."""
-    before = np.cumsum(length) - length
-    return np.repeat(starts - before, length) + np.arange(int(length.sum()))
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """With numbers for times: a wrong clock may show a year that Python has no date for."""
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    if pt.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_plain(kind.key_type)),
+            kind.item_field.with_type(_plain(kind.item_type)),
+        )
+    if pt.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if pt.is_temporal(kind):
+        return pa.int64() if kind.bit_width == 64 else pa.int32()
+    return kind

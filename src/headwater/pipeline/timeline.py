@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.late import ARRIVAL
-from headwater.pipeline import rowblock
+from headwater.pipeline import rowbytes
 from headwater.pipeline.wire import GONE
 
 __all__ = [
@@ -45,7 +45,6 @@ FAR = 1 << 62
 TIMES = pa.timestamp("us", "UTC")
 NO_OFFSET = -1
 _count = struct.Struct("<I")
-_COUNT = np.dtype("<u4")
 _entry = struct.Struct("<qqiI")
 _ENTRY = np.dtype([("valid", "<i8"), ("order", "<i8"), ("weight", "<i4"), ("length", "<u4")])
 
@@ -122,7 +121,7 @@ def fresh(
         else [NO_OFFSET] * rows.num_rows
     )
     each = weights if weights is not None else [0 if flag else 1 for flag in flags]
-    data = rowblock.pack(rows.select(shown)).rows()
+    data = rowbytes.pack(rows.select(shown)).to_pylist()
     found: dict[bytes, list[Fresh]] = {}
     for key, at, offset, weight, flag, row in zip(
         keys, times.to_pylist(), offsets, each, flags, data, strict=True
@@ -162,19 +161,8 @@ class Lines(NamedTuple):
 
 def stacked(kept: Sequence[bytes], skip: int = 0) -> Lines:
     """The timelines in these bytes, of which each has something else before it. No version becomes an object: there may be very many."""
-    data = b"".join(kept)
-    raw = np.frombuffer(data, np.uint8)
-    sizes = np.fromiter(map(len, kept), np.int64, len(kept))
-    starts = np.cumsum(sizes) - sizes + skip
-    counts = _gathered(raw, starts, _COUNT).astype(np.int64)
-    firsts = np.cumsum(counts) - counts
-    within = np.arange(counts.sum()) - np.repeat(firsts, counts)
-    heads = np.repeat(starts + _count.size, counts) + within * _entry.size
-    entries = _gathered(raw, heads, _ENTRY)
-    lengths = entries["length"].astype(np.int64)
-    before = np.cumsum(lengths) - lengths
-    based = np.repeat(before[np.minimum(firsts, max(len(before) - 1, 0))], counts) if len(before) else before
-    begins = np.repeat(starts + _count.size + counts * _entry.size, counts) + before - based
+    data, starts = rowbytes.stacked(kept)
+    counts, entries, begins = rowbytes.listed(data, starts + skip, _ENTRY)
     valid, weight = entries["valid"].astype(np.int64), entries["weight"]
     bounds = np.concatenate(([0], np.cumsum(counts)))
     numbers = np.where(weight > 0, np.arange(len(weight)), -1)
@@ -184,7 +172,7 @@ def stacked(kept: Sequence[bytes], skip: int = 0) -> Lines:
         bounds = np.concatenate(([0], np.cumsum(there)))[bounds]
         times, numbers = valid[there], numbers[there]
     order = entries["order"].astype(np.int64)
-    return Lines(times, numbers, bounds, data, valid, order, begins, lengths)
+    return Lines(times, numbers, bounds, data, valid, order, begins, entries["length"].astype(np.int64))
 
 
 def joined(one: Lines, other: Lines) -> Lines:
@@ -196,14 +184,6 @@ def joined(one: Lines, other: Lines) -> Lines:
         begins=np.concatenate((one.begins, other.begins + len(one.data))),
         lengths=np.concatenate((one.lengths, other.lengths)),
     )
-
-
-def _gathered(raw: Any, places: Any, kind: Any) -> Any:
-    """Values of a kind from places in some bytes."""
-    if not len(places):
-        return np.zeros(0, kind)
-    found = raw[places[:, None] + np.arange(kind.itemsize)]
-    return np.ascontiguousarray(found).view(kind).reshape(-1)
 
 
 def searched(lines: Lines, line: Any, time: Any) -> Any:

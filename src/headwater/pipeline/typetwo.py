@@ -10,16 +10,16 @@ touch is kept, all older rows are only in the view.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
 from headwater.errors import UsageError
-from headwater.pipeline import asof, history, rowblock, timeline, timers, weights, windowed
-from headwater.pipeline.layout import TIMELINE
+from headwater.pipeline import asof, history, timeline, timers, weights, windowed
+from headwater.pipeline.layout import FORGETTING
 from headwater.pipeline.operator import Applied, Moment, Spec, State, run
 from headwater.pipeline.plan import DELAY
+from headwater.pipeline.rowbytes import stacked, unpack
 from headwater.pipeline.timeline import FAR, Held
 from headwater.pipeline.wire import WEIGHT
 
@@ -48,7 +48,7 @@ class TypeTwo(Spec, frozen=True, kw_only=True):
     """Nothing is late, so nothing can be forgotten."""
     kind: str = "versions"
     timed: str = "watermark"
-    layout: str = TIMELINE
+    layout: str = FORGETTING
 
     def schema(self, rows: StructType) -> StructType:
         own = [rows[name] for name in self.columns]
@@ -89,9 +89,7 @@ class TypeTwo(Spec, frozen=True, kw_only=True):
 
     def _rows(self, out: Sequence[tuple[Span, int]], schema: pa.Schema) -> pa.Table:
         kind = pa.schema([schema.field(name) for name in self.columns])
-        data = [span.row for span, _ in out]
-        starts = np.concatenate(([0], np.cumsum([len(each) for each in data])))[:-1].astype(np.int64)
-        table = rowblock.unpack(b"".join(data), starts, kind)
+        table = unpack(*stacked([span.row for span, _ in out]), kind)
         valid, order = [span.valid for span, _ in out], [span.order for span, _ in out]
         if VALID_FROM not in self.columns:
             table = table.append_column(VALID_FROM, windowed.stamps(valid))

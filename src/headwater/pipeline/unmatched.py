@@ -21,7 +21,9 @@ from pyspark.sql.types import StructType
 from headwater.pipeline import within
 from headwater.pipeline.layout import OWNED
 from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.owned import behind
 from headwater.pipeline.pair import LEFT
+from headwater.pipeline.rowbytes import pack, stacked, unpack
 from headwater.pipeline.within import EARLIEST, LATEST, Batch, Bound, Shelf, Side
 
 __all__ = ["Unmatched"]
@@ -43,14 +45,9 @@ class Unmatched(Spec, frozen=True, kw_only=True):
     def schema(self, rows: StructType) -> StructType:
         return StructType(rows[LEFT].dataType.fields)
 
-    @property
-    def _shelves(self) -> tuple[Shelf, Shelf]:
-        width = self.bound.bucket_us
-        return Shelf(b"l", self.bound.of_left, width), Shelf(b"r", self.bound.of_right, width)
-
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:
         batch = within.read(rows, self.time)
-        left, right = self._shelves
+        left, right = self.bound.shelves
         changes: dict[bytes, bytes | None] = {}
         near = left.near(state, batch.digests, batch.right, self.bound.of_right, moment.horizon).entries
         changes.update(dict.fromkeys(near))
@@ -59,14 +56,18 @@ class Unmatched(Spec, frozen=True, kw_only=True):
         late = batch.left.time[missed] < moment.horizon - self.bound.after_us
         texts: list[bytes] = []
         for entry, value in _due(state, moment.horizon - self.bound.after_us):
-            at = within.owned(value)
+            at = behind(value)
             texts += [value[at + _count.size :]] * _count.unpack_from(value, at)[0]
             changes[entry] = None
             changes[left.letter + self._bucket(entry) + entry[9:25] + entry[1:9] + entry[25:]] = None
         changes.update(_waits(left, batch, missed[~late], state))
         changes.update(_heard(right, batch, batch.right, moment.horizon))
         changes.update(dict.fromkeys(right.forgotten(state, moment.horizon)))
-        out = [batch.left.stored.table(texts), batch.left.rows.take(pa.array(missed[late])), batch.left.lone]
+        out = [
+            unpack(*stacked(texts), batch.left.rows.schema),
+            batch.left.rows.take(pa.array(missed[late])),
+            batch.left.lone,
+        ]
         changes = dict(sorted(changes.items()))
         opens = [
             right.open(state, batch.right.time[right.still(batch.right.time, moment.horizon)], moment),
@@ -85,7 +86,7 @@ class Unmatched(Spec, frozen=True, kw_only=True):
         key, time = side.key[missed], side.time[missed]
         first[1:] = (key[1:] != key[:-1]) | (time[1:] != time[:-1])
         each = missed[first]
-        shelf = self._shelves[1]
+        shelf = self.bound.shelves[1]
         found = np.zeros(len(each), bool)
         digests, numbers = batch.digests[side.key[each]], np.arange(len(each))
         span = low[each], high[each]
@@ -135,7 +136,7 @@ def _waits(shelf: Shelf, batch: Batch, places: Any, state: State) -> dict[bytes,
     side = batch.left
     places = places[np.argsort(side.time[places], kind="stable")]
     key = side.key[places]
-    texts = side.stored.encoded(side.rows.take(pa.array(places)))
+    texts = pack(side.rows.take(pa.array(places))).to_pylist()
     by_key = shelf.entries(batch.digests, key, side.time[places], texts)
     entries = [_waiting(entry) for entry in by_key]
     counts = Counter(entries)
@@ -144,7 +145,7 @@ def _waits(shelf: Shelf, batch: Batch, places: Any, state: State) -> dict[bytes,
     changes: dict[bytes, bytes | None] = dict(zip(by_key, owners, strict=True))
     for entry, owner, text in zip(entries, owners, texts, strict=True):
         old = known.get(entry)
-        count = counts[entry] + (_count.unpack_from(old, within.owned(old))[0] if old else 0)
+        count = counts[entry] + (_count.unpack_from(old, behind(old))[0] if old else 0)
         changes[entry] = owner + _count.pack(count) + text
     return changes
 

@@ -13,6 +13,7 @@ from headwater.errors import UsageError
 from headwater.late import duration_us
 from headwater.pipeline.aggregate import Aggregates
 from headwater.pipeline.plan import DELAY
+from headwater.pipeline.sorting import numbered
 from headwater.pipeline.wire import GONE, UNTIL
 
 __all__ = [
@@ -51,15 +52,10 @@ def ordered(rows: pa.Table, columns: Sequence[str], time: str) -> Ordered:
     wanted = list(dict.fromkeys(columns))
     rows = rows.select(list(dict.fromkeys([*wanted, time, "_key"])))
     rows = rows.filter(pc.is_valid(rows.column(time))).combine_chunks()
-    encoded = rows.column("_key").cast(pa.binary()).combine_chunks().dictionary_encode()
-    by_key = pc.sort_indices(encoded.dictionary)
-    rank = np.empty(len(by_key), np.int64)
-    rank[by_key.to_numpy()] = np.arange(len(by_key))
-    key = rank[encoded.indices.to_numpy()]
+    keys, key = numbered(rows.column("_key"))
     at = rows.column(time).cast(TIMES).cast(pa.int64()).to_numpy()
     order = np.lexsort((at, key))
-    keys = encoded.dictionary.take(by_key).to_pylist()
-    return Ordered(rows.select(wanted).take(pa.array(order)), keys, key[order], at[order])
+    return Ordered(rows.select(wanted).take(pa.array(order)), keys.to_pylist(), key[order], at[order])
 
 
 def check_time(operator: str, rows: StructType, time: str) -> None:

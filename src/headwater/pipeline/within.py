@@ -24,12 +24,13 @@ import pyarrow.compute as pc
 
 from headwater.errors import UsageError
 from headwater.pipeline.operator import Moment, State, Stretch
+from headwater.pipeline.owned import owned
 from headwater.pipeline.pair import LEFT, RIGHT
-from headwater.pipeline.stored import Stored
+from headwater.pipeline.sorting import by_bytes, in_order
 from headwater.pipeline.windowed import TIMES
 from headwater.pipeline.wire import WEIGHT
 
-__all__ = ["Batch", "Bound", "Shelf", "Side", "met", "owned", "pairs", "read"]
+__all__ = ["Batch", "Bound", "Shelf", "Side", "met", "pairs", "read"]
 
 EARLIEST, LATEST = -(1 << 62), 1 << 62
 DIGEST_BYTES = 16
@@ -55,6 +56,11 @@ class Bound(msgspec.Struct, frozen=True):
         """How far before and after a right row the left ones may be."""
         return self.after_us, self.before_us
 
+    @property
+    def shelves(self) -> tuple["Shelf", "Shelf"]:
+        """Where the rows of the left and of the right stand."""
+        return Shelf(b"l", self.of_left, self.bucket_us), Shelf(b"r", self.of_right, self.bucket_us)
+
 
 class Side(NamedTuple):
     """The rows of one input that can meet others, in the order of key and time, then of their bytes; and those without key or time."""
@@ -64,14 +70,13 @@ class Side(NamedTuple):
     """The number of each row's key."""
     time: Any
     lone: pa.Table
-    stored: Stored
 
 
 class Batch(NamedTuple):
     """The rows of a batch. ``keys`` are in the order of their digests."""
 
     keys: list[bytes]
-    """As they stand before the values that they own (``layout.py``)."""
+    """As they stand before the values that they own (``owned.py``)."""
     digests: Any
     """Sixteen bytes for each."""
     left: Side
@@ -95,7 +100,7 @@ def read(rows: pa.Table, times: tuple[str, str]) -> Batch:
         _side(rows.column(name).combine_chunks(), key, joins, time)
         for name, time in zip((LEFT, RIGHT), times, strict=True)
     )
-    return Batch(_owners(encoded.dictionary.take(pa.array(order))), digests[order], left, right)
+    return Batch(owned(encoded.dictionary.take(pa.array(order))), digests[order], left, right)
 
 
 def _digests(keys: pa.BinaryArray) -> Any:
@@ -116,42 +121,17 @@ def _digests(keys: pa.BinaryArray) -> Any:
     return out
 
 
-def _owners(keys: pa.BinaryArray) -> list[bytes]:
-    """Keys as they stand before the values that they own: with their length in four bytes."""
-    lengths = pc.binary_length(keys).to_numpy().astype(">u4").tobytes()
-    sizes = pa.FixedSizeBinaryArray.from_buffers(pa.binary(4), len(keys), [None, pa.py_buffer(lengths)])
-    owners: list[bytes] = pc.binary_join_element_wise(sizes.cast(pa.binary()), keys, b"").to_pylist()
-    return owners
-
-
 def _side(column: pa.StructArray, key: Any, joins: Any, time: str) -> Side:
     here = np.flatnonzero(pc.is_valid(column).to_numpy(zero_copy_only=False))
     rows = pa.Table.from_struct_array(column.take(pa.array(here)))
-    stored = Stored(rows.schema)
     at = rows.column(time).cast(TIMES).cast(pa.int64()).combine_chunks()
     meets = joins[here] & pc.is_valid(at).to_numpy(zero_copy_only=False)
     some, lone = np.flatnonzero(meets), np.flatnonzero(~meets)
     key, times = key[here][some], pc.fill_null(at, 0).to_numpy(zero_copy_only=False)[some]
-    order = np.lexsort((times, key))
-    key, times, some = key[order], times[order], some[order]
-    same = np.flatnonzero((key[1:] == key[:-1]) & (times[1:] == times[:-1]))
-    _settle(rows, stored, some, same)
-    alone = rows.take(pa.array(lone))
-    if len(lone) > 1:
-        texts = stored.encoded(alone)
-        alone = alone.take(pa.array(sorted(range(len(texts)), key=texts.__getitem__)))
-    return Side(rows.take(pa.array(some)), key, times, alone, stored)
-
-
-def _settle(rows: pa.Table, stored: Stored, order: Any, same: Any) -> None:
-    """Rows with the same key and time get the order of their bytes. ``same``: each place whose next row has the same."""
-    if not len(same):
-        return
-    breaks = np.flatnonzero(np.diff(same) > 1) + 1
-    for run in np.split(same, breaks):
-        start, end = int(run[0]), int(run[-1]) + 2
-        texts = stored.encoded(rows.take(pa.array(order[start:end])))
-        order[start:end] = order[start:end][sorted(range(len(texts)), key=texts.__getitem__)]
+    meeting = rows.take(pa.array(some)) if len(lone) else rows
+    order = in_order(meeting, key, times)
+    alone = by_bytes(rows.take(pa.array(lone)))
+    return Side(meeting.take(pa.array(order)), key[order], times[order], alone)
 
 
 # ---- who meets whom ------------------------------------------------------------------------------------
@@ -296,8 +276,3 @@ def _cut(rows: Any) -> list[bytes]:
     """The rows of a matrix of bytes."""
     data, width = rows.tobytes(), rows.shape[1]
     return [data[at : at + width] for at in range(0, len(data), width)]
-
-
-def owned(value: bytes) -> int:
-    """Where a value begins behind the key that owns it."""
-    return 4 + int.from_bytes(value[:4])
