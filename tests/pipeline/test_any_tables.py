@@ -178,7 +178,7 @@ class Case(NamedTuple):
     function: Any
     key: list[str]
     sql: str
-    late: Any = hw.side()
+    late: Any = None
 
 
 KEPT = hw.correct("2 days")
@@ -240,7 +240,7 @@ CASES = {
     "unmatched": Case(
         unmatched,
         ["search_id"],
-        f"SELECT search_id, count(*) AS n {MATCHED.format('searches', 'LEFT ANTI', 'clicks')} WHERE search_id NOT LIKE '{END}%' GROUP BY ALL",
+        f"SELECT search_id, count(*) AS n {MATCHED.format('searches', 'LEFT ANTI', 'clicks')} GROUP BY ALL",
     ),
 }
 
