@@ -73,6 +73,13 @@ class Shop:
             self._producer.produce(self.name(topic), encode(event), key, timestamp=at_ms)
         assert self._producer.flush(30) == 0
 
+    def send_records(self, records: Iterable[tuple[str, str, hw.Event | None, datetime]]) -> None:
+        """Sends records by topic and key, which say when they came; without an event they delete."""
+        for topic, key, event, at in records:
+            value = encode(event) if event is not None else None
+            self._producer.produce(self.name(topic), value, key, timestamp=int(at.timestamp() * 1000))
+        assert self._producer.flush(30) == 0
+
     def records(self, topic: str) -> list[tuple[str, dict, dict]]:
         """All records of a topic, as key, value and headers."""
         return [

@@ -48,6 +48,9 @@ KINDS = {
     "stage-kafka": Kind(STAGE, "kills", 10, (0, 9), variant="stage-kafka"),
     "stage-executor": Kind(STAGE, "kills", 10, (0, 4), variant="stage-executor"),
     "time": Kind("pipeline/test_any_order.py", "orders of arrival", 1, (0, 99), "TIME_SEED", "TIME_SEEDS"),
+    "tables": Kind(
+        "pipeline/test_any_tables.py", "histories of tables", 1, (0, 99), "TABLES_SEED", "TABLES_SEEDS"
+    ),
     "fuzz": Kind("kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
 }
 

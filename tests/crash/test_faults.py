@@ -35,6 +35,7 @@ def test_a_whole_run_is_what_was_promised():
         "stage-kafka": 100,
         "stage-executor": 50,
         "time": 100,
+        "tables": 100,
         "fuzz": 100_000,
     }
 
