@@ -18,7 +18,7 @@ def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(spark_folder: Path):
-    running = session.start(Settings(log=f"embedded:{spark_folder}", spark="local[12,4]", spark_memory="1g"))
+    running = session.start(Settings(log=f"embedded:{spark_folder}", spark="local[12,4]", spark_memory="2g"))
     yield running
     running.stop()
 

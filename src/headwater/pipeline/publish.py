@@ -135,6 +135,7 @@ class Publisher:
 
     def close(self) -> None:
         self._progress.close()
+        self._query = None  # Spark keeps publishers, and would keep their queries
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         if self.stopping.is_set() or not self._started.wait(START_SECONDS_MAX):

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
+import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
@@ -274,7 +275,7 @@ class Runner:
     def _publisher(self, prepared: Prepared, checkpoint: Checkpoint) -> Publisher:
         name, shadow = prepared.view.name, self._shadows is not None
         self._publishers[name] = Publisher(
-            prepared,
+            msgspec.structs.replace(prepared, frame=None),  # Spark keeps publishers, and would keep their plans
             checkpoint,
             Progress(self._topics, name, checkpoint.run, self._clock, shadow=shadow),
             groups=self._groups,
