@@ -218,7 +218,7 @@ def _items(folder: Path, operator: str, chains: list[Chain]) -> list[tuple[bytes
 
 DECODERS: dict[str, Callable[[bytes], Any]] = {
     "count1": int.from_bytes,
-    "latest1": lambda value: msgspec.msgpack.decode(value)[:4],
+    "latest1": lambda value: msgspec.msgpack.decode(value)[1:5],
 }
 
 

@@ -111,7 +111,8 @@ class Latest(Staying, frozen=True):
         return column.cast(pa.int64()).to_numpy()
 
     def _encoded(self, rows: pa.Table) -> list[bytes]:
+        """A number of eight bytes stands in front of each row, which is the greater the later its time is."""
         encode = msgspec.msgpack.encode
-        times = [(time + (1 << 63)).to_bytes(8) for time in self._times(rows).tolist()]
+        times = [time + (1 << 63) for time in self._times(rows).tolist()]
         found = zip(*(column.to_pylist() for column in rows.drop_columns(["_key"]).columns), strict=True)
-        return [time + encode(row) for time, row in zip(times, found, strict=True)]
+        return [encode((time, *row)) for time, row in zip(times, found, strict=True)]

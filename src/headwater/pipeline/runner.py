@@ -275,7 +275,9 @@ class Runner:
     def _publisher(self, prepared: Prepared, checkpoint: Checkpoint) -> Publisher:
         name, shadow = prepared.view.name, self._shadows is not None
         self._publishers[name] = Publisher(
-            msgspec.structs.replace(prepared, frame=None),  # Spark keeps publishers, and would keep their plans
+            msgspec.structs.replace(
+                prepared, frame=None
+            ),  # Spark keeps publishers, and would keep their plans
             checkpoint,
             Progress(self._topics, name, checkpoint.run, self._clock, shadow=shadow),
             groups=self._groups,
