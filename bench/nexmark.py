@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from confluent_kafka.admin import AdminClient
 
 import auctions
+from embedded import embedded
 from headwater.client import Client
 from headwater.config import Settings
 from headwater.pipeline import session
@@ -242,39 +242,20 @@ def figures(known: dict[str, Any]) -> list[Figure]:
 
 def main() -> None:
     chosen = [name for name in os.environ.get("QUERIES", "").split(",") if name]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        broker = BrokerProcess(folder / "log")
-        broker.start()
-        host, _, port = broker.bootstrap.partition(":")
-        settings = Settings(
-            log=f"embedded:{folder}/pipeline",
-            host=host,
-            broker_port=int(port),
-            spark="local[2,4]",
-            spark_memory="2g",
-            partitions=2,
-        )
+    known = json.loads(RUNS.read_text()) if RUNS.exists() else {}
+    with embedded(partitions=2) as (broker, settings), tempfile.TemporaryDirectory() as folder:
         print(auctions.fill(broker.bootstrap, EVENTS, 2), flush=True)
-        flink = Flink(folder, broker.bootstrap)
+        flink = Flink(Path(folder), broker.bootstrap)
         ours = Ours(settings)
         print(f"started: ours {ours.started_s:.1f} s, flink {flink.started_s:.1f} s", flush=True)
-        known = json.loads(RUNS.read_text()) if RUNS.exists() else {}
         try:
             for query in QUERIES:
                 if not chosen or query.name in chosen:
-                    try:
-                        known[query.name] = measured(query, ours, flink, broker)
-                    except Exception as error:
-                        if not os.environ.get("GO_ON"):
-                            raise
-                        print(f"{query.name} failed: {str(error)[:1500]}", flush=True)
-                        continue
+                    known[query.name] = measured(query, ours, flink, broker)
                     RUNS.write_text(json.dumps(known, indent=2) + "\n")
         finally:
             flink.end()
             session.start(settings).stop()
-            broker.end(signal.SIGTERM)
     save("nexmark", figures(known))
 
 

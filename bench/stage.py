@@ -6,10 +6,8 @@ warms up and does not count. SLOW=0 leaves out the ten million keys.
 
 import os
 import shutil
-import signal
 import statistics
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,12 +23,12 @@ from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.streaming import StatefulProcessor
 
 import headwater as hw
+from embedded import embedded
 from headwater.client import Client, producer
 from headwater.config import Settings
 from headwater.pipeline import plan, prepare, progress, publish, session, source, wire
 from headwater.pipeline.runner import Runner
 from results import Figure, save
-from servers import BrokerProcess
 
 ROUNDS = 3
 WORDS = 1_000_000
@@ -243,17 +241,7 @@ def grown(settings: Settings, bootstrap: str, keys: int) -> tuple[float, dict[st
 
 def main() -> None:
     figures: list[Figure] = []
-    with tempfile.TemporaryDirectory() as folder:
-        broker = BrokerProcess(Path(folder) / "log")
-        broker.start()
-        host, _, port = broker.bootstrap.partition(":")
-        settings = Settings(
-            log=f"embedded:{folder}/pipeline",
-            host=host,
-            broker_port=int(port),
-            spark="local[2,4]",
-            spark_memory="2g",
-        )
+    with embedded() as (broker, settings):
         session.start(settings).conf.set("spark.sql.streaming.numRecentProgressUpdates", "100")
         fill(broker.bootstrap, "words", (n * 7_919 % WORDS for n in range(WORDS)))
         fill(broker.bootstrap, "few", iter(range(60_000)))
@@ -276,7 +264,6 @@ def main() -> None:
         )
         if os.environ.get("SLOW") != "0":
             figures += many(settings, broker.bootstrap)
-        broker.end(signal.SIGTERM)
     save("stage", figures)
 
 

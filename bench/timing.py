@@ -4,11 +4,8 @@ The limits of the first part are goals, not peers; each event is timed from befo
 second part the same view goes on at the same rate behind a log of 300,000 and of 3 million records.
 """
 
-import shutil
-import signal
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,12 +19,13 @@ from confluent_kafka import Consumer
 from pyspark.sql import functions as F
 
 import headwater as hw
+from embedded import embedded
 from headwater.client import Client, producer
 from headwater.config import Settings
 from headwater.pipeline import session
 from headwater.pipeline.runner import Runner
 from results import Figure, save
-from servers import BrokerProcess, wait_until
+from servers import wait_until
 
 WARM = 200
 EVENTS = 1_000
@@ -165,17 +163,7 @@ def _parts(numbers: range) -> Iterator[list[dict[str, bytes]]]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        broker = BrokerProcess(Path(folder) / "log")
-        broker.start()
-        host, _, port = broker.bootstrap.partition(":")
-        settings = Settings(
-            log=f"embedded:{folder}/pipeline",
-            host=host,
-            broker_port=int(port),
-            spark="local[8,4]",
-            spark_memory="2g",
-        )
+    with embedded(slots=8) as (_, settings):
         session.start(settings)
         figures = realtime(settings)
         few, many = history(settings)
@@ -190,8 +178,6 @@ def main() -> None:
                 higher_is_better=False,
             )
         )
-        broker.end(signal.SIGTERM)
-        shutil.rmtree(Path(folder) / "pipeline", ignore_errors=True)
     save("time", figures)
 
 

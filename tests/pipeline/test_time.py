@@ -131,6 +131,19 @@ def test_spark_judges_as_python_does_with_bounds_that_change_and_a_plan_that_doe
 
 
 @pytest.mark.spark
+def test_what_was_observed_is_known_by_name_however_many_partitions_there_are(spark):
+    """Four columns are no stragglers: they may be the times of three partitions."""
+    late_and_times = spark.createDataFrame([(2, 5, None, 7)], "late long, `0` long, `1` long, `2` long")
+    row = late_and_times._jdf.head()
+    assert split.noted("s", row) == {"s/0": 5, "s/2": 7}
+    assert split.named(row) is None
+    kind = "late long, notes array<string>, stragglers long, named array<string>"
+    row = spark.createDataFrame([(0, ['{"s/0":3}'], 2, ["0@8", ""])], kind)._jdf.head()
+    assert split.noted("s", row) == {"s/0": 3}
+    assert split.named(row) == (2, ["0@8"])
+
+
+@pytest.mark.spark
 def test_partitions_that_came_while_a_view_ran_are_noticed(spark):
     judge = split.Judge(spark, 0, {"s": 2})
     assert judge.places(Stream("s", Order, ("id",), "at", "1 minute")) == 2

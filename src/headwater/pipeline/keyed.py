@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 
 from headwater.errors import UsageError
 from headwater.pipeline.operator import Applied, Moment, State, Staying
+from headwater.pipeline.sorting import numbered
 
 __all__ = ["Count", "Latest"]
 
@@ -68,41 +69,31 @@ class Latest(Staying, frozen=True):
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
         timely = rows.filter(pc.is_valid(rows.column(self.time))).combine_chunks()
-        chosen, keys, encoded = self._best(timely)
-        known = state.get(keys)
-        better = [number for number, key in enumerate(keys) if encoded[number] > known.get(key, b"")]
-        changes: dict[bytes, bytes | None] = {keys[number]: encoded[number] for number in better}
+        keys, number = numbered(timely.column("_key"))
+        chosen, encoded = self._best(timely, number)
+        names = keys.to_pylist()
+        known = state.get(names)
+        better = [n for n, key in enumerate(names) if encoded[n] > known.get(key, b"")]
+        changes: dict[bytes, bytes | None] = {names[n]: encoded[n] for n in better}
         return Applied(timely.take(chosen[better]).drop_columns(["_key"]), changes)
 
-    def _best(self, rows: pa.Table) -> tuple[Any, list[bytes], list[bytes]]:
-        """Of each key, in order: the place of its latest row, the key, and the row as state."""
-        coded = rows.column("_key").combine_chunks().dictionary_encode()
-        codes = coded.indices.to_numpy(zero_copy_only=False)
+    def _best(self, rows: pa.Table, number: Any) -> tuple[Any, list[bytes]]:
+        """Of each key by its number: the place of its latest row, and that row as state. Of rows with one time the greatest counts."""
         times = self._times(rows)
-        order = np.lexsort((times, codes))
-        ends = np.flatnonzero(np.append(np.diff(codes[order]), 1)) if len(order) else np.empty(0, np.int64)
-        chosen = order[ends]
+        order = np.lexsort((times, number))
+        ordered = number[order], times[order]
+        fresh = np.ones(len(order), bool)
+        fresh[1:] = (ordered[0][1:] != ordered[0][:-1]) | (ordered[1][1:] != ordered[1][:-1])
+        first = np.maximum.accumulate(np.where(fresh, np.arange(len(order)), 0))
+        last = np.flatnonzero(np.append(ordered[0][1:] != ordered[0][:-1], True)[: len(order)])
+        chosen = order[last]
         encoded = self._encoded(rows.take(chosen))
-        for number in np.flatnonzero((ends > 0) & self._tied(codes, times, order, ends)):
-            first = ends[number]
-            while (
-                first
-                and codes[order[first - 1]] == codes[chosen[number]]
-                and times[order[first - 1]] == times[chosen[number]]
-            ):
-                first -= 1
-            same = order[first : ends[number] + 1]
-            texts = self._encoded(rows.take(same))
-            encoded[number] = max(texts)
-            chosen[number] = same[texts.index(encoded[number])]
-        keys = rows.column("_key").take(chosen).cast(pa.binary()).to_pylist()
-        sequence = sorted(range(len(keys)), key=keys.__getitem__)
-        return chosen[sequence], [keys[n] for n in sequence], [encoded[n] for n in sequence]
-
-    def _tied(self, codes: Any, times: Any, order: Any, ends: Any) -> Any:
-        """Whether the row before the last of a key has the same time."""
-        before, last = order[ends - 1], order[ends]
-        return (codes[before] == codes[last]) & (times[before] == times[last])
+        for n in np.flatnonzero(first[last] < last):
+            same = order[first[last[n]] : last[n] + 1]
+            found = self._encoded(rows.take(same))
+            encoded[n] = max(found)
+            chosen[n] = same[found.index(encoded[n])]
+        return chosen, encoded
 
     def _times(self, rows: pa.Table) -> Any:
         column = rows.column(self.time)

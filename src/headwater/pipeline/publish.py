@@ -34,7 +34,7 @@ from headwater.pipeline.layout import PLAIN, layout, values
 from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Progress
-from headwater.pipeline.split import HEARD, Judge, noted
+from headwater.pipeline.split import HEARD, Judge, named, noted
 from headwater.pipeline.state import Place, check_size, contents, names, remove
 from headwater.result import Chain, Chains, Edit, Result, Stragglers, files_of
 
@@ -45,8 +45,6 @@ VERSIONS_KEPT = 8
 """State files of so many results are kept, so that a batch can be repeated."""
 EDITS_KEPT = 20
 PLACES_KEPT = 100
-STRAGGLERS_SEEN = 4
-"""Columns of the observation of a stream's times, those about stragglers included."""
 
 logger = logging.getLogger(__name__)
 
@@ -395,11 +393,9 @@ def _stragglers(seen: _Observed) -> dict[str, Stragglers]:
     """By input. A stream that is read twice brings each of them twice."""
     found: dict[str, Stragglers] = {}
     for name, row in seen.of(HEARD):
-        if row.length() < STRAGGLERS_SEEN:  # a table, of which no row is late
-            continue
-        places = sorted(place for place in row.getList(3) if place)
-        if row.getLong(2):
-            found[name] = Stragglers(int(row.getLong(2)), tuple(places[:PLACES_KEPT]))
+        known = named(row)
+        if known is not None:
+            found[name] = Stragglers(known[0], tuple(known[1][:PLACES_KEPT]))
     return found
 
 

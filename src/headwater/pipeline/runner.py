@@ -149,9 +149,8 @@ class Runner:
     def caught_up(self) -> bool:
         """Whether every view has published all that was in the log at the time of the call."""
         streams = {name: self._topics.of(stream, self.graph) for name, stream in self.graph.streams.items()}
-        positions = (
-            self.positions()
-        )  # before the ends of what views write: one that is not behind has written all
+        # Before the ends of what views write: one that is not behind has written all.
+        positions = self.positions()
         streams |= {name: [name] for name in self.graph.views}
         ends = self._topics.ends(topic for topics in streams.values() for topic in topics)
         for name, position in positions.items():
@@ -274,10 +273,9 @@ class Runner:
 
     def _publisher(self, prepared: Prepared, checkpoint: Checkpoint) -> Publisher:
         name, shadow = prepared.view.name, self._shadows is not None
+        planless = msgspec.structs.replace(prepared, frame=None)  # Spark keeps publishers for ever
         self._publishers[name] = Publisher(
-            msgspec.structs.replace(
-                prepared, frame=None
-            ),  # Spark keeps publishers, and would keep their plans
+            planless,
             checkpoint,
             Progress(self._topics, name, checkpoint.run, self._clock, shadow=shadow),
             groups=self._groups,

@@ -23,7 +23,7 @@ from headwater.graph import Stream
 from headwater.pipeline.time import FUTURE_US, NEVER, PLAN
 from headwater.pipeline.topics import Positions
 
-__all__ = ["HEARD", "Judge", "late_split", "listened", "noted"]
+__all__ = ["HEARD", "Judge", "late_split", "listened", "named", "noted"]
 
 HEARD = "time"
 """What the observation of a stream's times begins with."""
@@ -125,6 +125,15 @@ def noted(stream: str, row: Any) -> dict[str, int]:
         times = {name: row.get(at) for at, name in enumerate(names) if name != "late"}
         return {f"{stream}/{name}": time_us for name, time_us in times.items() if time_us is not None}
     return _greatest(row.getList(row.fieldIndex("notes")))
+
+
+def named(row: Any) -> tuple[int, list[str]] | None:
+    """How many stragglers were observed, and the places of those that have names; None when there were none."""
+    if "named" not in list(row.schema().fieldNames()):
+        return None
+    count = int(row.getLong(row.fieldIndex("stragglers")))
+    places = sorted(place for place in row.getList(row.fieldIndex("named")) if place)
+    return (count, places) if count else None
 
 
 # ---- by Spark's own code -------------------------------------------------------------------------------
