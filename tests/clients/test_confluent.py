@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from servers import wait_until
 
@@ -15,7 +15,14 @@ def topic(bootstrap):
     name = f"confluent-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(name, 2, 1)])[name].result(10)
+    wait_until(lambda: _is_led(admin, name), what=f"a leader of every partition of {name}")
     return name
+
+
+def _is_led(admin, topic):
+    """Apache Kafka confirms a topic before its leaders take records; a producer without idempotence that then has to retry keeps no order."""
+    ends = admin.list_offsets({TopicPartition(topic, p): OffsetSpec.latest() for p in (0, 1)})
+    return all(end.exception(10) is None for end in ends.values())
 
 
 def produce(bootstrap, topic, values, **settings):
