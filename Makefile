@@ -49,6 +49,7 @@ bench-stage: $(VENV)/.setup $(VENV)/.setup-test  ## what publishing each batch o
 bench-time: $(VENV)/.setup $(VENV)/.setup-test .venv-flink/.setup  ## real-time latency, ten times the history, and Nexmark beside Flink SQL (about two hours; QUERIES=q0,q17 for some)
 	@$(BIN)/python bench/timing.py $(ARGS)
 	@$(BIN)/python bench/nexmark.py
+	@$(BIN)/python bench/nexmark_latency.py
 	@$(BIN)/python bench/report.py
 
 bench-stores: $(VENV)/.setup  ## LMDB, SQLite and a dict as keyed state, with workers that change shards

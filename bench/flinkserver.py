@@ -1,6 +1,8 @@
 """Apache Flink on two cores, as a process that runs statements: a JSON object a line in, one a line out. Runs in an environment of its own.
 
 {"statements": ["CREATE TABLE …"], "insert": "INSERT INTO …"}   ->   {"seconds": 12.3}
+{"statements": […], "begin": "INSERT INTO …"}                    ->   {}, and the job goes on until
+{"statements": [], "cancel": true}                               ->   {}
 """
 
 import json
@@ -38,7 +40,11 @@ def main() -> None:
         try:
             for statement in asked["statements"]:
                 tables.execute_sql(statement)
-            if not asked["insert"]:
+            if asked.get("begin"):
+                running = tables.execute_sql(asked["begin"]).get_job_client()
+            if asked.get("cancel"):
+                running.cancel().result()
+            if not asked.get("insert"):
                 print(json.dumps({}), flush=True)
                 continue
             begun = time.perf_counter()

@@ -70,14 +70,21 @@ class Flink:
     def run(self, query: Query, topic: str) -> float:
         Client(self._bootstrap).ensure_topics([topic], 2)
         created, insert = job(query, topic, self._bootstrap)
-        return float(self._ask([created], insert)["seconds"])
+        return float(self._ask([created], insert=insert)["seconds"])
+
+    def begin(self, statements: list[str], insert: str) -> None:
+        """A job that goes on until ``cancel``."""
+        self._ask(statements, begin=insert)
+
+    def cancel(self) -> None:
+        self._ask([], cancel=True)
 
     def end(self) -> None:
         self._process.stdin.close()
         self._process.wait(60)
 
-    def _ask(self, statements: list[str], insert: str = "") -> dict[str, Any]:
-        self._process.stdin.write(json.dumps({"statements": statements, "insert": insert}) + "\n")
+    def _ask(self, statements: list[str], **asked: Any) -> dict[str, Any]:
+        self._process.stdin.write(json.dumps({"statements": statements, **asked}) + "\n")
         self._process.stdin.flush()
         return self._answer()
 

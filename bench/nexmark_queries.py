@@ -203,11 +203,11 @@ QUERIES = [
 ]
 
 
-def app(query: Query, name: str) -> hw.App:
+def app(query: Query, name: str, topic: str = "bids") -> hw.App:
     """An application with this view alone."""
     declared = hw.App("nexmark")
-    declared.stream("bids", Bid, key="auction", time="happened", delay="4 seconds")
-    declared.stream("arrived", Bid, key="auction", time=hw.ARRIVAL, topic="bids", delay="4 seconds")
+    declared.stream("bids", Bid, key="auction", time="happened", topic=topic, delay="4 seconds")
+    declared.stream("arrived", Bid, key="auction", time=hw.ARRIVAL, topic=topic, delay="4 seconds")
     given: dict[str, Any] = {"key": query.key, "append": query.append}
     if callable(query.ours):
         declared.view(name=name, **given)(query.ours)
@@ -234,6 +234,12 @@ def tables(bootstrap: str) -> list[str]:
         'scan.startup.mode' = 'earliest-offset', 'scan.bounded.mode' = 'latest-offset', {JSON.format("", "")})"""
         for name, clock in CLOCKS.items()
     ]
+
+
+def live_table(name: str, topic: str, bootstrap: str) -> str:
+    """The bids of a topic without end."""
+    return f"""CREATE TABLE {name} ({BIDS}, {CLOCKS["bids"]}) WITH ('connector' = 'kafka', 'topic' = '{topic}',
+        'properties.bootstrap.servers' = '{bootstrap}', 'scan.startup.mode' = 'earliest-offset', {JSON.format("", "")})"""
 
 
 def job(query: Query, topic: str, bootstrap: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ TITLES = {
     "soak": ("Soak", "make soak"),
     "stage": ("The batch protocol", "make bench-stage"),
     "time": ("Real-time views, and a long history", "make bench-time"),
+    "latency": ("Latency and start beside Flink", "make bench-time"),
     "nexmark": ("Nexmark beside Flink", "make bench-time"),
 }
 INTRODUCTION = (

@@ -13,6 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 import headwater as hw
 from headwater.client import Client
 from headwater.errors import UsageError
+from headwater.pipeline import session
 from headwater.pipeline.batch import rows
 from headwater.pipeline.clocks import RIGHT_US, Clocks, Limits, correction
 from headwater.pipeline.operator import FOREVER, Moment, Nothing, Plan
@@ -440,15 +441,15 @@ def tap_app(shop, **views) -> hw.App:
     return app
 
 
-def spark_state(query) -> tuple[int, int, int]:
-    """Rows that Spark keeps after the last batch, the most that it ever kept, and those that it has dropped in all of them."""
+def spark_state(query) -> tuple[int, int]:
+    """Rows that Spark keeps after the last batch, and those that it has dropped in all of them."""
     states = [state for progress in query.recentProgress for state in progress["stateOperators"]]
-    kept = [state["numRowsTotal"] for state in states]
-    return kept[-1], max(kept), sum(state["numRowsDroppedByWatermark"] for state in states)
+    return states[-1]["numRowsTotal"], sum(state["numRowsDroppedByWatermark"] for state in states)
 
 
 @pytest.mark.spark
 def test_windows_over_corrected_time_lose_no_row_and_are_forgotten_in_the_end(shop):
+    session.start(shop.settings).conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")  # all
     app = tap_app(shop, windows=("window", per_window), each=("n", corrected))
     windows, each = shop.name("windows"), shop.name("each")
     clock, sent = SettableClock(now_ms=BEGIN // 1000), 0
@@ -472,15 +473,12 @@ def test_windows_over_corrected_time_lose_no_row_and_are_forgotten_in_the_end(sh
             """Ticks need a clock that goes on."""
             wait_until(lambda: clock.advance(1) or condition(), 120, what)
 
-        def forgotten() -> bool:
-            now, most, _ = spark_state(runner._queries[windows])
-            return now < most
-
         soon(lambda: len(shop.table(each)) == sent - 1, "the last rows")
         counted = lambda: {key[:16]: row["n"] for key, row in shop.table(windows).items()}  # noqa: E731
         soon(lambda: sum(counted().values()) == sent - 1, "the last windows")
-        soon(forgotten, "the end of old windows")
-        assert spark_state(runner._queries[windows])[2] == 0
+        kept = lambda: spark_state(runner._queries[windows])[0]  # noqa: E731
+        soon(lambda: kept() < len(counted()), "the end of old windows")
+        assert spark_state(runner._queries[windows])[1] == 0
         passed = results(Client(shop.bootstrap), windows)[-1]
 
     answer = rows(app, shop.settings)

@@ -1,11 +1,18 @@
 """Catalyst: Spark's own plans, looked at and changed from Python. Everything that reaches into them uses these few calls."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["find", "frame", "items", "plan", "seq"]
+__all__ = ["FIELDS_MAX", "find", "frame", "items", "of", "plan", "seq", "text", "within"]
+
+FIELDS_MAX = 10_000
+SHORT = (False, False, FIELDS_MAX, False, False)
+"""How ``treeString`` is to write: neither verbose nor with suffixes, all fields, no ids, no output columns."""
+NODE = re.compile(r"[ :+-]*['~!]*(\w+)")
+"""A line of a plan's text: where the node hangs, Spark's marks, its name."""
 
 
 def plan(rows: DataFrame) -> Any:
@@ -16,14 +23,44 @@ def plan(rows: DataFrame) -> Any:
 def frame(rows: DataFrame, changed: Any) -> DataFrame:
     """A plan as a DataFrame of the session that ``rows`` belongs to."""
     spark = rows.sparkSession
-    jvm: Any = spark._jvm  # noqa: SLF001
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, changed), spark)  # noqa: SLF001
+    dataset = of(spark, "org.apache.spark.sql.classic.Dataset")
+    return DataFrame(dataset.ofRows(spark._jsparkSession, changed), spark)  # noqa: SLF001
 
 
-def find(node: Any, wanted: Callable[[Any], bool]) -> list[Any]:
-    """The nodes of a plan, or of an expression, that are wanted, from the top down."""
-    below = [found for child in items(node.children()) for found in find(child, wanted)]
-    return [node, *below] if wanted(node) else below
+def of(spark: SparkSession, name: str) -> Any:
+    """A class of the JVM. A chain of attributes would ask the JVM for each part of its name."""
+    return getattr(spark._jvm, name)  # noqa: SLF001
+
+
+def text(node: Any) -> str:
+    """A plan as Spark shows it, with all columns of each node."""
+    return str(node.treeString(*SHORT))
+
+
+def find(node: Any, names: Collection[str]) -> list[Any]:
+    """The nodes of a plan that have one of these names, from the top down.
+
+    They are looked for in its text, whose lines are numbered as Spark numbers the nodes: to visit each would take five calls for one.
+    """
+    lines = text(node).splitlines()
+    wanted = [number for number, line in enumerate(lines) if _name(line) in names]
+    found = [node.apply(number) for number in wanted]
+    if all(
+        each is not None and each.nodeName() == _name(lines[n]) for each, n in zip(found, wanted, strict=True)
+    ):
+        return found
+    return within(node, names)  # a text in the query has lines of its own
+
+
+def _name(line: str) -> str:
+    found = NODE.match(line)
+    return found[1] if found else ""
+
+
+def within(node: Any, names: Collection[str]) -> list[Any]:
+    """The same for an expression, whose text shows no names of nodes."""
+    below = [found for child in items(node.children()) for found in within(child, names)]
+    return [node, *below] if node.nodeName() in names else below
 
 
 def items(sequence: Any) -> list[Any]:
@@ -33,5 +70,4 @@ def items(sequence: Any) -> list[Any]:
 
 def seq(rows: DataFrame, found: Sequence[Any]) -> Any:
     """A list as a sequence of Scala's."""
-    jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
-    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(found))
+    return of(rows.sparkSession, "org.apache.spark.api.python.PythonUtils").toSeq(list(found))

@@ -39,7 +39,7 @@ def followed(rows: DataFrame, view: View) -> DataFrame:
             hint="leave out append=True",
         )
     plan = catalyst.plan(rows)
-    if not _changes(plan):
+    if not _may_change(plan):
         return rows
     return catalyst.frame(rows, _walk(rows, plan, view))
 
@@ -77,9 +77,10 @@ def _walk(rows: DataFrame, node: Any, view: View) -> Any:
     return node.withNewChildren(catalyst.seq(rows, [child]))
 
 
-def _changes(node: Any) -> bool:
+def _may_change(plan: Any) -> bool:
     """Whether a plan makes rows that may still change: aggregates, and operators that say so."""
-    return bool(catalyst.find(node, lambda each: each.nodeName() == "Aggregate" or _hides(each)))
+    text = catalyst.text(plan)
+    return bool(catalyst.find(plan, {"Aggregate"})) or any(f"{name}#" in text for name in HIDDEN)
 
 
 def _hides(node: Any) -> bool:
@@ -114,21 +115,20 @@ def _takes_back(node: Any) -> bool:
 def _settled(condition: Any, child: Any) -> bool:
     """Whether a row's answer to a filter never changes: it asks for nothing but what rows are grouped by."""
     asked = {each.exprId() for each in catalyst.items(condition.references().toSeq())}
-    aggregates = catalyst.find(child, lambda node: node.nodeName() == "Aggregate")
+    aggregates = catalyst.find(child, {"Aggregate"})
     if not aggregates:
         return any(each.name() == FILE for each in catalyst.items(condition.references().toSeq()))
     grouped = {
         each.exprId()
         for each in catalyst.items(aggregates[0].aggregateExpressions())
-        if not catalyst.find(each, lambda part: part.nodeName() == "AggregateExpression")
+        if not catalyst.within(each, {"AggregateExpression"})
     }
     return asked <= grouped
 
 
 def _marked(rows: DataFrame, condition: Any, child: Any) -> Any:
     """The rows below a filter; those that do not fit are marked as gone."""
-    jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
-    expressions = jvm.org.apache.spark.sql.catalyst.expressions
+    expressions = catalyst.of(rows.sparkSession, "org.apache.spark.sql.catalyst.expressions")
     marked = catalyst.plan(catalyst.frame(rows, child).selectExpr("*", f"true AS {GONE}"))
     alias = marked.projectList().last()
     gone = expressions.Not(expressions.EqualNullSafe(condition, alias.child()))

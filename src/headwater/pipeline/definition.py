@@ -36,6 +36,10 @@ KEEPING = {
     "TransformWithState",
 }
 """Steps that keep something from batch to batch; ours are functions over Arrow."""
+BETWEEN = "\x1f"
+COLUMN = re.compile(r"#(\d+)")
+ALIAS = re.compile(r".* AS (?P<name>.*)#(?P<id>\d+)L?(-T\d+ms)?", re.DOTALL)
+"""How Spark writes a column that is made of others. What it says at once in a text, it would say in a call for each column."""
 FIELDS_MAX = 1000
 SHOWN_MAX = 160
 BEFORE_MAX = 40
@@ -89,19 +93,19 @@ def _publication(view: View) -> str:
 def _steps(plan: Any) -> Iterator[str]:
     """Each step that keeps something, and what stands behind the columns that it uses; inputs first."""
     made = {
-        each.exprId(): each
-        for node in catalyst.find(plan, lambda node: node.nodeName() == "Project")
-        for each in catalyst.items(node.projectList())
-        if each.nodeName() == "Alias" and not PASSING.fullmatch(each.name())
+        alias["id"]: text
+        for node in catalyst.find(plan, {"Project"})
+        for text in str(node.projectList().mkString(BETWEEN)).split(BETWEEN)
+        if (alias := ALIAS.fullmatch(text)) and not PASSING.fullmatch(alias["name"])
     }
-    for node in reversed(catalyst.find(plan, lambda node: node.nodeName() in KEEPING)):
-        used = [each.exprId() for each in catalyst.items(node.references().toSeq())]
-        seen: dict[Any, str] = {}
+    for node in reversed(catalyst.find(plan, KEEPING)):
+        used = COLUMN.findall(str(node.references().toSeq().mkString(BETWEEN)))
+        seen: dict[str, str] = {}
         while used:
-            each = made.get(used.pop())
-            if each is not None and each.exprId() not in seen:
-                seen[each.exprId()] = _plain(each.toString())
-                used += [below.exprId() for below in catalyst.items(each.references().toSeq())]
+            each = used.pop()
+            if each in made and each not in seen:
+                seen[each] = _plain(made[each])
+                used += COLUMN.findall(made[each])
         yield from sorted(seen.values())
         yield _plain(node.simpleString(FIELDS_MAX)).lstrip("~")  # Spark's mark of streams
 

@@ -14,6 +14,7 @@ from headwater.client import producer
 from headwater.errors import MachineError
 from headwater.graph import Graph, Stream, View
 from headwater.pipeline import source
+from headwater.pipeline.plan import observed
 from headwater.pipeline.topics import Positions, Topics
 from headwater.schema import reason
 
@@ -61,11 +62,9 @@ class InvalidRecords:
     ) -> None:
         """Reads a stretch of the view's inputs again, where ``counts`` says so (None: all), and publishes what is invalid.
 
-        ``counts`` are observations by name, ``invalid STREAM#n``.
+        ``counts`` are observations by name, ``invalid STREAM``.
         """
-        counted = {
-            name.partition(" ")[2].rpartition("#")[0] for name, count in (counts or {}).items() if count
-        }
+        counted = {observed(name).partition(" ")[2] for name, count in (counts or {}).items() if count}
         for stream in dict.fromkeys(self._graph.inputs(view).values()):
             if counts is not None and stream.name not in counted:
                 continue

@@ -23,6 +23,7 @@ __all__ = [
     "keeps_time",
     "name_observations",
     "observations",
+    "observed",
     "versioned",
     "watermarks",
 ]
@@ -47,26 +48,27 @@ KEEPING = {
     "SessionWindow",
 }
 """Nodes whose state Spark forgets by event time."""
+CAST_TIME = "precisetimestampconversion(cast("
+"""What a window over something else than a time looks like in a plan."""
 DELAY = "spark.watermarkDelayMs"
 """What Spark writes into the description of a column with event time."""
 
 
 def watermarks(rows: DataFrame) -> int:
     """How often event time is declared in a plan."""
-    return len(catalyst.find(catalyst.plan(rows), lambda node: node.nodeName() == "EventTimeWatermark"))
+    return len(catalyst.find(catalyst.plan(rows), {"EventTimeWatermark"}))
 
 
 def keeps_time(rows: DataFrame) -> bool:
     """Whether Spark keeps something in this plan until event time has passed it: windows, joins of streams, duplicates."""
-    return bool(catalyst.find(catalyst.plan(rows), _is_bounded))
+    return any(
+        _is_bounded(node) for node in catalyst.find(catalyst.plan(rows), {"Aggregate", "Join", *KEEPING})
+    )
 
 
 def check_tables(rows: DataFrame, view: View) -> None:
     """Refuses a table that is used twice: each use would be read at positions of its own, and both would share one state."""
-    names = [
-        str(node.name())
-        for node in catalyst.find(catalyst.plan(rows), lambda node: node.nodeName() == "CollectMetrics")
-    ]
+    names = observations(rows)
     if any(names.count(name) > 1 for name in names if name.startswith("state current")):
         raise UsageError(
             f"view {view.name!r} uses a table twice",
@@ -77,9 +79,11 @@ def check_tables(rows: DataFrame, view: View) -> None:
 
 def check_windows(rows: DataFrame, view: View) -> None:
     """Refuses a window over text: Spark would read times in it, and find none."""
-    for node in catalyst.find(catalyst.plan(rows), lambda node: node.nodeName() == "Project"):
+    for node in catalyst.find(catalyst.plan(rows), {"Project"}):
+        if CAST_TIME not in node.simpleString(catalyst.FIELDS_MAX):
+            continue
         for each in catalyst.items(node.projectList()):
-            times = catalyst.find(each, lambda part: part.nodeName() == "PreciseTimestampConversion")
+            times = catalyst.within(each, {"PreciseTimestampConversion"})
             for cast in (part for time in times for part in catalyst.items(time.children())):
                 if cast.nodeName() == "Cast" and cast.child().dataType().typeName() == "string":
                     raise UsageError(
@@ -103,19 +107,24 @@ def _is_bounded(node: Any) -> bool:
     )
 
 
-def observations(rows: DataFrame) -> set[str]:
+def observations(rows: DataFrame) -> list[str]:
     """The names of what is observed in a plan."""
-    return {
-        str(node.name())
-        for node in catalyst.find(catalyst.plan(rows), lambda node: node.nodeName() == "CollectMetrics")
-    }
+    return [str(node.name()) for node in catalyst.find(catalyst.plan(rows), {"CollectMetrics"})]
+
+
+def observed(name: str) -> str:
+    """The name that an observation was given."""
+    return name.partition("#")[0]
 
 
 def name_observations(rows: DataFrame) -> DataFrame:
-    """Numbers the observations of a plan.
+    """Numbers the observations of a plan, NAME#n, if two have one name.
 
     A stream that is used twice is read twice, at positions of their own; under one name Spark reports only one count.
     """
+    names = observations(rows)
+    if len(names) == len(set(names)):
+        return rows
     seen = 0
 
     def walk(node: Any) -> Any:
@@ -186,11 +195,11 @@ def bloom(column: Column, capacity: int, bits: int) -> Column:
 
     From Spark's bitmap functions it could be made too, with an aggregate for each hash and sorted rows: five times the work.
     """
-    jvm: Any = SparkSession.active()._jvm  # noqa: SLF001
-    bridge = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    spark = SparkSession.active()
+    bridge = catalyst.of(spark, "org.apache.spark.sql.classic.ExpressionUtils")
     child, *sizes = (
         bridge.expression(each._jc)  # noqa: SLF001
         for each in (column, F.lit(capacity).cast("bigint"), F.lit(bits).cast("bigint"))
     )
-    aggregate = jvm.org.apache.spark.sql.catalyst.expressions.aggregate.BloomFilterAggregate(child, *sizes)
-    return ClassicColumn(bridge.column(aggregate.toAggregateExpression()))
+    kind = catalyst.of(spark, "org.apache.spark.sql.catalyst.expressions.aggregate.BloomFilterAggregate")
+    return ClassicColumn(bridge.column(kind(child, *sizes).toAggregateExpression()))

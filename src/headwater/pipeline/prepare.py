@@ -1,6 +1,7 @@
 """Prepare: a declared view as a streaming plan, from its topics to what its shards write. Nothing runs yet."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -29,9 +30,12 @@ def prepare(
 ) -> Prepared:
     """Builds a view's plan. Raises UsageError, naming the view, for whatever is wrong with it. ``partitions`` are those of all topics.
 
-    Only a view that keeps something for a time pays for a watermark: whether it does, its plan tells, so that one is built twice.
+    Only a view that keeps something for a time pays for a watermark: whether it does, its plan tells, so that one is built twice,
+    over the same records.
     """
-    frame, site = _build(spark, settings, graph, view, shards)
+    plans = _Plans(spark, settings, graph, shards)
+    records = plans.records(view)
+    frame, site = plans.build(view, records)
     if view.latency == "realtime":
         if site.timed:
             raise UsageError(
@@ -44,7 +48,7 @@ def prepare(
     judged = plan.keeps_time(frame) or "watermark" in site.timed.values()
     if judged:
         judge = Judge(spark, view.late.horizon_us, partitions)
-        frame, site = _build(spark, settings, graph, view, shards, judge=judge)
+        frame, site = plans.build(view, records, judge)
     inputs = {
         stream.name: Input(duration_us(stream.delay), duration_us(stream.idle))
         for stream in graph.inputs(view).values()
@@ -69,40 +73,48 @@ def prepare(
     )
 
 
-def _build(
-    spark: SparkSession,
-    settings: Settings,
-    graph: Graph,
-    view: View,
-    shards: int,
-    *,
-    judge: Judge | None = None,
-) -> tuple[DataFrame, Site]:
-    for each in graph.upstream(view):
-        if not graph.knows(each):
-            made, _ = _build(spark, settings, graph, each, shards)
-            graph.learn(each, kinds.columns_of(made.schema))
-    site = Site(
-        shards, lambda: source.ticks(spark, settings.access, view.name), horizon_us=view.late.horizon_us
-    )
-    with operator.building(site):
-        inputs = {
-            parameter: source.table(spark, settings.access, stream, graph, judge=judge)
-            if stream.table
-            else source.stream(
-                spark,
-                settings.access,
-                stream,
-                graph,
-                realtime=view.latency == "realtime",
-                judge=judge,
+class _Plans(NamedTuple):
+    """What all plans of an application have in common."""
+
+    spark: SparkSession
+    settings: Settings
+    graph: Graph
+    shards: int
+
+    def records(self, view: View) -> dict[str, DataFrame]:
+        """The valid records of each input. What columns a view has that is read is learned from its plan."""
+        for each in self.graph.upstream(view):
+            if not self.graph.knows(each):
+                made, _ = self.build(each, self.records(each))
+                self.graph.learn(each, kinds.columns_of(made.schema))
+        return {
+            parameter: source.records(
+                self.spark, self.settings.access, stream, self.graph, realtime=view.latency == "realtime"
             )
-            for parameter, stream in graph.inputs(view).items()
+            for parameter, stream in self.graph.inputs(view).items()
         }
-        frame = query.build(spark, view, inputs)
-    plan.check_tables(frame, view)
-    if view.latency != "realtime":
-        frame = changing.followed(frame, view)
-    wire.check(frame, view)
-    plan.check_windows(frame, view)
-    return frame, site
+
+    def build(
+        self, view: View, records: Mapping[str, DataFrame], judge: Judge | None = None
+    ) -> tuple[DataFrame, Site]:
+        """The view's rows, and what its operators need."""
+        site = Site(
+            self.shards,
+            lambda: source.ticks(self.spark, self.settings.access, view.name),
+            horizon_us=view.late.horizon_us,
+        )
+        realtime = view.latency == "realtime"
+        with operator.building(site):
+            inputs = {
+                parameter: source.table(records[parameter], stream, judge=judge)
+                if stream.table
+                else source.stream(records[parameter], stream, realtime=realtime, judge=judge)
+                for parameter, stream in self.graph.inputs(view).items()
+            }
+            frame = query.build(self.spark, view, inputs)
+        plan.check_tables(frame, view)
+        if not realtime:
+            frame = changing.followed(frame, view)
+        wire.check(frame, view)
+        plan.check_windows(frame, view)
+        return frame, site

@@ -32,6 +32,7 @@ from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecord, LateRecords
 from headwater.pipeline.layout import PLAIN, layout, values
 from headwater.pipeline.operator import OBSERVED, Plan, written
+from headwater.pipeline.plan import observed
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Progress
 from headwater.pipeline.split import HEARD, Judge, named, noted
@@ -376,14 +377,14 @@ class Publisher:
 
 
 class _Observed(NamedTuple):
-    """The observations of a batch: rows of Spark's by ``KIND NAME#n``."""
+    """The observations of a batch: rows of Spark's by ``KIND NAME``."""
 
     rows: dict[str, Any]
 
     def of(self, kind: str) -> list[tuple[str, Any]]:
         """Those of a kind, by the name of what was observed."""
         return [
-            (name.removeprefix(f"{kind} ").rpartition("#")[0], row)
+            (observed(name).removeprefix(f"{kind} "), row)
             for name, row in self.rows.items()
             if name.startswith(f"{kind} ")
         ]

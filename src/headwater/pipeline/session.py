@@ -42,6 +42,8 @@ FIXED = {
     # One consumer for each partition of each input of each view stays open between batches.
     "spark.kafka.consumer.cache.capacity": "256",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Spark would tell the JVM for every column that is built which line of Python built it: most of the calls of a plan.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Over TCP the first rows of a task reach its Python worker 40 ms late: Nagle's algorithm meets delayed acknowledgements.
     "spark.python.unix.domain.socket.enabled": "true",
 }

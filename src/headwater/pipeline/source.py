@@ -20,9 +20,10 @@ from headwater.pipeline import history, time, wire
 from headwater.pipeline.current import DELETED, ID, current
 from headwater.pipeline.split import Judge, late_split, listened
 from headwater.pipeline.topics import Positions, pattern
+from headwater.pipeline.wire import literal
 from headwater.schema import Column
 
-__all__ = ["INVALID", "PLACE", "batch", "invalid", "late", "stream", "table", "ticks"]
+__all__ = ["INVALID", "PLACE", "batch", "invalid", "late", "records", "stream", "table", "ticks"]
 
 INVALID = "invalid"
 """What the observation of a stream's invalid records begins with, and what their topics end in."""
@@ -70,41 +71,25 @@ SPARK_DELAY = "100000 days"
 """Spark's own watermark is moved by the driver (``publish.py``); what Spark works out by itself never gets so far."""
 
 
-def stream(
-    spark: SparkSession,
-    log: Log,
-    spec: Stream,
-    graph: Graph,
-    *,
-    realtime: bool,
-    judge: Judge | None = None,
-) -> DataFrame:
+def stream(valid: DataFrame, spec: Stream, *, realtime: bool, judge: Judge | None = None) -> DataFrame:
     """The stream's valid events as a streaming DataFrame with event time; with a judge, without those that come too late.
 
     The rows of a view that appends have no event time.
     """
-    judged = judge is not None and bool(spec.time)
-    kept = [*_kept(spec), *([PARTITION, OFFSET] if judged else [])]
-    counted = _counted(spark, log, spec, graph, kept, realtime=realtime)
-    if judge is not None and judged:
-        counted = late_split(counted, spec, judge, partition=PARTITION, topic=TOPIC, offset=OFFSET)
-    events = _events(counted, spec)
+    if judge is not None and spec.time:
+        valid = late_split(valid, spec, judge, partition=PARTITION, topic=TOPIC, offset=OFFSET)
+    events = _events(valid, spec)
     return events.withWatermark(spec.time, spec.delay if realtime else SPARK_DELAY) if spec.time else events
 
 
-def table(
-    spark: SparkSession, log: Log, spec: Stream, graph: Graph, *, judge: Judge | None = None
-) -> DataFrame:
+def table(valid: DataFrame, spec: Stream, *, judge: Judge | None = None) -> DataFrame:
     """The table's rows as a streaming DataFrame in which they come in and go out (``current.py``); with a judge, its times are heard."""
-    counted = _counted(spark, log, spec, graph, _kept(spec), realtime=False)
     if judge is not None and spec.time:
-        counted = listened(counted, spec, judge, partition=PARTITION)
-    return _table(counted, spec)
+        valid = listened(valid, spec, judge, partition=PARTITION)
+    return _table(valid, spec)
 
 
-def _counted(
-    spark: SparkSession, log: Log, spec: Stream, graph: Graph, kept: list[str], *, realtime: bool
-) -> DataFrame:
+def records(spark: SparkSession, log: Log, spec: Stream, graph: Graph, *, realtime: bool) -> DataFrame:
     """The valid records of a topic as they come; the others are counted."""
     reader = spark.readStream.format("kafka").options(**READ, **_subscription(log, spec, graph))
     if not realtime:
@@ -113,7 +98,8 @@ def _counted(
         )
     if spec.view:
         reader = reader.options(**COMMITTED)
-    parsed = _parsed(reader.load(), spec, kept)
+    place = [PARTITION, OFFSET] if spec.time and not spec.table else []
+    parsed = _parsed(reader.load(), spec, [*_kept(spec), *place])
     return parsed.observe(f"{INVALID} {spec.name}", F.count_if(~F.col(VALID)).alias("records")).where(VALID)
 
 
@@ -235,17 +221,24 @@ def _parsed(raw: DataFrame, spec: Stream, kept: list[str]) -> DataFrame:
     Spark would take a number for seconds, and one record in milliseconds would end event time for good.
     """
     fields = spec.columns
-    text = F.col("value").cast("string")
-    json_object = F.when(F.ltrim(text).startswith("{"), text).otherwise(F.lit("-"))
-    parse = F.from_json(json_object, _parse_schema(fields), {"columnNameOfCorruptRecord": CORRUPT} | PLAIN)
-    of_record = raw.select(F.col("value"), *[F.expr(OF_RECORD[name]).alias(name) for name in kept])
-    rows = of_record.select(*kept, F.inline(F.array(parse)))
-    typed = rows.select(*kept, *[_typed(field) for field in fields], CORRUPT)
-    present = [check for field in fields for check in _present(F.col(_quoted(field.name)), field)]
-    valid = reduce(SparkColumn.__and__, present, F.col(CORRUPT).isNull())
+    own = [f"{OF_RECORD[name]} AS {name}" for name in kept]
+    rows = raw.selectExpr("value", *own).selectExpr(*kept, f"inline(array({_from_json(fields)}))")
+    typed = rows.selectExpr(*kept, *map(_typed, fields), CORRUPT)
+    present = [check for field in fields for check in _present(_quoted(field.name), field)]
+    valid = " AND ".join([f"{CORRUPT} IS NULL", *present])
     if spec.table:
-        return _keyed(typed, spec, valid).drop(CORRUPT)
-    return typed.withColumn(VALID, valid).drop(CORRUPT)
+        return _keyed(typed, spec, F.expr(valid)).drop(CORRUPT)
+    names = [_quoted(field.name) for field in fields]
+    return typed.selectExpr(*kept, *names, f"{valid} AS {VALID}")
+
+
+def _from_json(fields: tuple[Column, ...]) -> str:
+    """SQL for the record's columns; of text that is no object, none."""
+    text = "CAST(value AS STRING)"
+    options = {"columnNameOfCorruptRecord": CORRUPT, **PLAIN}
+    pairs = ", ".join(f"{literal(name)}, {literal(value)}" for name, value in options.items())
+    whole = f"IF(startswith(ltrim({text}), '{{'), {text}, '-')"
+    return f"from_json({whole}, {literal(_parse_schema(fields))}, map({pairs}))"
 
 
 def _keyed(typed: DataFrame, spec: Stream, valid: SparkColumn) -> DataFrame:
@@ -282,20 +275,21 @@ def _parse_schema(fields: tuple[Column, ...]) -> str:
     return ", ".join([*kinds, f"{CORRUPT} STRING"])
 
 
-def _typed(field: Column) -> SparkColumn:
-    column = F.col(_quoted(field.name))
+def _typed(field: Column) -> str:
+    column = name = _quoted(field.name)
     if field.kind == "TIMESTAMP":
-        column = column.try_cast("timestamp")
+        column = f"try_cast({column} AS TIMESTAMP)"
     if field.default is not None:
-        column = F.coalesce(column, F.from_json(F.lit(f'{{"v":{field.default}}}'), f"v {field.kind}")["v"])
-    return column.alias(field.name)
+        default = literal(f'{{"v":{field.default}}}')
+        column = f"coalesce({column}, from_json({default}, {literal(f'v {field.kind}')}).v)"
+    return f"{column} AS {name}"
 
 
-def _present(column: SparkColumn, field: Column) -> list[SparkColumn]:
+def _present(column: str, field: Column) -> list[str]:
     """Conditions that a required field, and the required fields inside it, are there."""
-    here = [column.isNotNull()] if field.required else []
-    inner = [check for part in field.nested for check in _present(column[part.name], part)]
-    return [*here, *(inner if field.required else [column.isNull() | check for check in inner])]
+    here = [f"{column} IS NOT NULL"] if field.required else []
+    inner = [check for part in field.nested for check in _present(f"{column}.{_quoted(part.name)}", part)]
+    return [*here, *(inner if field.required else [f"({column} IS NULL OR {check})" for check in inner])]
 
 
 def _quoted(name: str) -> str:

@@ -20,6 +20,7 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 
 from headwater.errors import MachineError
 from headwater.graph import Stream
+from headwater.pipeline import catalyst
 from headwater.pipeline.time import FUTURE_US, NEVER, PLAN
 from headwater.pipeline.topics import Positions
 
@@ -83,14 +84,12 @@ class _Bound:
     """A time in a plan that can be set anew for each batch, before its tasks are sent out."""
 
     def __init__(self, spark: SparkSession) -> None:
-        jvm: Any = spark._jvm  # noqa: SLF001
-        expressions = jvm.org.apache.spark.sql.catalyst.expressions
+        expressions = catalyst.of(spark, "org.apache.spark.sql.catalyst.expressions")
         self._row = expressions.GenericInternalRow(1)
         self.set(NEVER)
-        literal = expressions.Literal(
-            self._row, jvm.org.apache.spark.sql.types.StructType.fromDDL("us BIGINT")
-        )
-        self.column = ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(literal))
+        kind = catalyst.of(spark, "org.apache.spark.sql.types.StructType").fromDDL("us BIGINT")
+        bridge = catalyst.of(spark, "org.apache.spark.sql.classic.ExpressionUtils")
+        self.column = ClassicColumn(bridge.column(expressions.Literal(self._row, kind)))
 
     def set(self, time_us: int) -> None:
         self._row.setLong(0, time_us)

@@ -33,6 +33,7 @@ __all__ = [
     "expressions",
     "is_window",
     "key_expression",
+    "literal",
     "records",
 ]
 
@@ -85,7 +86,7 @@ def expressions(kind: StructType, view: View) -> tuple[str, str]:
     """SQL for the key and the value of rows of this kind: text, since a batch should not spend its time on building columns."""
     kinds = {field.name: field.dataType for field in kind.fields}
     shown = [name for name in kinds if not name.startswith("_") or name in {VERSION, UNTIL}]
-    fields = ", ".join(f"{_literal(name)}, {_plain(_quoted(name), kinds[name])}" for name in shown)
+    fields = ", ".join(f"{literal(name)}, {_plain(_quoted(name), kinds[name])}" for name in shown)
     value = f"to_json(named_struct({fields}), {JSON})"
     return key_expression(kind, view.key), f"IF({GONE}, NULL, {value})" if GONE in kinds else value
 
@@ -100,7 +101,7 @@ def records(rows: DataFrame, sql: tuple[str, str], **headers: str) -> DataFrame:
     """The rows as key, value and headers for Spark's Kafka sink."""
     key, value = sql
     pairs = [
-        f"named_struct('key', {_literal(n)}, 'value', CAST({_literal(t)} AS BINARY))"
+        f"named_struct('key', {literal(n)}, 'value', CAST({literal(t)} AS BINARY))"
         for n, t in headers.items()
     ]
     return rows.selectExpr(f"{key} AS key", f"{value} AS value", f"array({', '.join(pairs)}) AS headers")
@@ -110,7 +111,8 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A text in SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -145,7 +147,7 @@ def _plain(column: str, kind: DataType) -> str:
         return f"CAST({column} AS STRING)"
     if isinstance(kind, StructType) and _has_decimal(kind):
         inner = (
-            f"{_literal(f.name)}, {_plain(f'{column}.{_quoted(f.name)}', f.dataType)}" for f in kind.fields
+            f"{literal(f.name)}, {_plain(f'{column}.{_quoted(f.name)}', f.dataType)}" for f in kind.fields
         )
         return f"if({column} IS NULL, NULL, named_struct({', '.join(inner)}))"
     if isinstance(kind, ArrayType) and _has_decimal(kind):
