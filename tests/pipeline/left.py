@@ -12,7 +12,7 @@ from headwater.result import Chain, Result
 from ordershop import Shop
 from pipeline.told import Published
 
-__all__ = ["left", "run_folder"]
+__all__ = ["Look", "left", "run_folder"]
 
 Table = dict[str, dict[str, Any]]
 Look = Callable[[dict[bytes, bytes]], dict[str, Any]]
@@ -41,8 +41,8 @@ def left(shop: Shop, view: str, answer: Table, looks: Mapping[str, Look], inner:
         results,
         {key.decode(): msgspec.json.decode(value) for key, value in published.items()},
         answer,
-        {name: looks[name](_items(folder, name, last.state[name])) for name in looks if name in last.state},
-        {name: table for name, table in inner.items() if name in last.state},
+        {name: look(_items(folder, name, last.state[name])) for name, look in looks.items()},
+        inner,
     )
 
 

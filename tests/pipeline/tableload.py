@@ -172,7 +172,7 @@ class TableLoad:
             hw.wait(END, Position(ends), WAIT_S, log=self._shop.settings)
         except Behind:
             return False
-        if self._shop.table(END) != (right := self._answers()[END]):
+        if self._shop.table(END) != (right := self.answers()[END]):
             self._early.append(f"after {dict(self._sent)}: {self._shop.table(END)} instead of {right}")
         return True
 
@@ -180,7 +180,7 @@ class TableLoad:
         return sum(self._shop.committed(view, topic).get(topic, {}).values()) == self._sent[topic]
 
     def faults(self) -> dict[str, list[str]]:
-        answers, inner = self._answers(), {"by_region": self._entries()}
+        answers, inner = self.answers(), {"by_region": self._entries()}
         found = {
             view: complaints(left(self._shop, view, answers[view], LOOKS.get(view, {}), inner.get(view, {})))
             for view in self.views
@@ -195,10 +195,10 @@ class TableLoad:
         return {
             "current1": {"entries": len(orders)},
             "current2": {"entries": len(customers)},
-            "join1": {"entries": keyed + len(customers)},
+            "join3": {"entries": keyed + len(customers)},
         }
 
-    def _answers(self) -> dict[str, dict[str, Row]]:
+    def answers(self) -> dict[str, dict[str, Row]]:
         """The batch answers, in plain Python."""
         regions = self._by_region()
         return {
@@ -249,7 +249,7 @@ def _entry_count(state: dict[bytes, bytes]) -> Row:
     return {"entries": len(state)}
 
 
-LOOKS = {"by_region": dict.fromkeys(("current1", "current2", "join1"), _entry_count)}
+LOOKS = {"by_region": dict.fromkeys(("current1", "current2", "join3"), _entry_count)}
 
 
 def _last(rows: list[Order]) -> list[Row]:
