@@ -7,11 +7,14 @@ that are processes of their own. Without it both loads are killed a few times. W
 
 import json
 import os
+import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +23,7 @@ from ordershop import Shop
 from pipeline.driver import Driver, driving, own_shop, spark_home
 from pipeline.lives import JVM, KILLS_PER_SEED, OF_DRIVER, Life, Load, plans
 from pipeline.orderload import OrderLoad
-from pipeline.tableload import TableLoad
+from pipeline.tableload import Sale, TableLoad
 from servers import BrokerProcess, KafkaProcess, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.own_spark, pytest.mark.timeout(3600)]
@@ -102,6 +105,39 @@ def test_ten_seeds_meet_every_point_and_kill_the_driver_in_a_fifth_of_all_kills(
     assert len(plan) == 100
     assert set(plan) == {*POINTS, "driver", JVM, *others} - {AT_A_POINT}
     assert sum(each in OF_DRIVER for each in plan) >= 20
+
+
+def test_the_load_of_tables_has_all_that_joins_can_get_wrong():
+    """Rows that move, that go, that never were; a row that changes twice in a batch; versions that come after what they touch."""
+
+    class Heard:
+        changes: list[tuple[str, str, Any]]
+
+        def send_records(self, records: Iterable[tuple[str, str, Any, datetime]]) -> None:
+            self.changes = [(topic, key, event) for topic, key, event, _ in records]
+
+    heard, chance = Heard(), random.Random(0)
+    load = TableLoad(cast("Shop", heard))
+    seen, rows, met = set(), dict[tuple[str, str], Any](), list[Sale]()
+    for _ in range(30):
+        load.send(chance)
+        twice = Counter((topic, key) for topic, key, _ in heard.changes)
+        seen |= {"twice" for times in twice.values() if times > 1}
+        for topic, key, event in heard.changes:
+            before = rows.get((topic, key))
+            met += [event] if topic == "sales" else []
+            seen |= {"never there"} if event is None and before is None else set()
+            seen |= {"gone"} if event is None and before is not None else set()
+            if topic == "orders" and event and before and event.customer_id != before.customer_id:
+                seen |= {"moved"}
+            if topic == "rates" and event and any(event.valid_from <= each.at for each in met):
+                seen |= {"late version"}
+            rows[topic, key] = event
+    assert seen == {"gone", "late version", "moved", "never there", "twice"}
+    answers = load.answers()
+    assert len(answers["by_region"]) == 4
+    assert any(row["click_id"] is None for row in answers["answers"].values())
+    assert any(row["percent"] is not None for row in answers["taxed"].values())
 
 
 @pytest.fixture
