@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 import headwater as hw
-from headwater.errors import Behind
+from headwater.errors import Behind, UsageError
 from headwater.pipeline.topics import Topics
 from headwater.position import Position
 from headwater.schema import key_text
@@ -170,7 +170,7 @@ class TableLoad:
         ends = Topics(self._shop.bootstrap).ends(CHAIN)
         try:
             hw.wait(END, Position(ends), WAIT_S, log=self._shop.settings)
-        except Behind:
+        except (Behind, UsageError):  # or there are no results yet
             return False
         if self._shop.table(END) != (right := self.answers()[END]):
             self._early.append(f"after {dict(self._sent)}: {self._shop.table(END)} instead of {right}")
