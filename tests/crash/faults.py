@@ -54,6 +54,7 @@ KINDS = {
     "tables": Kind(
         "pipeline/test_any_tables.py", "histories of tables", 1, (0, 99), "TABLES_SEED", "TABLES_SEEDS"
     ),
+    "skew": Kind("pipeline/test_skew.py", "rows of a key", 1_000_000, (0, 0), "SKEW_SEED", "SKEW_ROWS"),
     "fuzz": Kind("kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
 }
 

@@ -39,6 +39,7 @@ def test_a_whole_run_is_what_was_promised():
         "joins-executor": 30,
         "time": 100,
         "tables": 100,
+        "skew": 1_000_000,
         "fuzz": 100_000,
     }
 

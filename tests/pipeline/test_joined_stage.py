@@ -1,6 +1,6 @@
-"""Joins on the stage: tasks that fail, state that is damaged, a rebuild, other shards, a key with very many rows. The rows are as if nothing had happened.
+"""Joins on the stage: tasks that fail, state that is damaged, a rebuild, other shards. The rows are as if nothing had happened.
 
-Kills are in test_stage_kill.py. SKEW_ROWS is how many rows the one key has.
+Kills are in test_stage_kill.py.
 """
 
 import os
@@ -26,7 +26,6 @@ from headwater.operate.rebuild import Rebuild
 from headwater.operate.scale import scale
 from headwater.pipeline.runner import Runner
 from headwater.result import results
-from headwater.schema import key_text
 from ordershop import Shop
 from pipeline.driver import own_shop
 from pipeline.left import run_folder
@@ -35,8 +34,6 @@ from pipeline.test_attempts import strays
 from servers import BrokerProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
-SKEW_ROWS = int(os.environ.get("SKEW_ROWS", "200000"))
 
 
 class Stage:
@@ -137,7 +134,7 @@ def test_damaged_state_is_named_and_the_command_in_the_error_makes_the_view_anew
 # ---- one join ------------------------------------------------------------------------------------------------
 
 
-def joined(shop: Shop, marker: Path | None = None) -> hw.App:
+def joined(shop: Shop, marker: Path) -> hw.App:
     """Orders with the region of their customer; while there is a marker, each first attempt of a task dies behind the join."""
     app, dies = hw.App("shop"), str(marker)
 
@@ -153,7 +150,7 @@ def joined(shop: Shop, marker: Path | None = None) -> hw.App:
     @app.view(key="order_id", name=shop.name("named"))
     def named(orders: DataFrame, customers: DataFrame) -> DataFrame:
         both = hw.join(orders, customers, on="customer_id")
-        return both.withColumn("region", mortal("region")) if marker else both
+        return both.withColumn("region", mortal("region"))
 
     return app
 
@@ -190,36 +187,3 @@ def test_a_task_of_a_join_that_died_after_writing_its_state_is_tried_again(shop,
     Runner(app, shop.settings).once()
     assert regions(shop) == {key: region or "us" for key, region in expected.items()}
     assert not strays(shop, view, "join3")
-
-
-def test_a_key_with_very_many_rows_costs_what_changes(shop):
-    view, app = shop.name("named"), joined(shop)
-    shop.make("customers", "orders")
-
-    def written(operator: str) -> int:
-        """Entries that the last batch has written."""
-        last = results(Client(shop.bootstrap), view)[-1]
-        return sum(
-            chain[-1].rows for chain in last.state[operator] if chain and chain[-1].version == last.batch
-        )
-
-    def changed() -> int:
-        return results(Client(shop.bootstrap), view)[-1].changed
-
-    send(shop, "customers", Customer("c", "de"), Customer("other", "fr"))
-    send(shop, "orders", *(Order(f"o{n}", "c", n) for n in range(SKEW_ROWS)), Order("x", "other", 1))
-    Runner(app, shop.settings).once()
-    assert changed() == SKEW_ROWS + 1
-
-    send(shop, "customers", Customer("c", "us"))
-    Runner(app, shop.settings).once()
-    assert changed() == SKEW_ROWS
-    assert written("join3") == 2  # the row of the customer, before and after
-
-    send(shop, "orders", Order("o7", "c", -1))
-    Runner(app, shop.settings).once()
-    assert (changed(), written("join3"), written("current1"), written("publish")) == (1, 2, 1, 1)
-    rows = shop.table(view)
-    assert len(rows) == SKEW_ROWS + 1
-    assert {row["region"] for key, row in rows.items() if key != "x"} == {"us"}
-    assert rows[key_text(["o7"])]["cents"] == -1
