@@ -12,6 +12,7 @@ from headwater.errors import Behind, UsageError
 from headwater.pipeline.topics import Topics
 from headwater.position import Position
 from headwater.schema import key_text
+from headwater.wait import wait
 from ordershop import Shop
 from pipeline.left import left
 from pipeline.told import complaints
@@ -169,7 +170,7 @@ class TableLoad:
             return False
         ends = Topics(self._shop.bootstrap).ends(CHAIN)
         try:
-            hw.wait(END, Position(ends), WAIT_S, log=self._shop.settings)
+            wait(END, Position(ends), WAIT_S, log=self._shop.settings)
         except (Behind, UsageError):  # or there are no results yet
             return False
         if self._shop.table(END) != (right := self.answers()[END]):
