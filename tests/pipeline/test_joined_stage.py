@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -185,7 +186,8 @@ def test_a_task_of_a_join_that_died_after_writing_its_state_is_tried_again(shop,
     del expected["o1"]
     assert regions(shop) == expected
     changed = {f"o{n}" for n in range(2, 20) if n % 4 in (1, 2)} | {"o0", "o1", "o99"}
-    assert sorted(key for key, _, _ in shop.records(view)[20:]) == sorted(changed)
+    first = [f"o{n}" for n in range(20)]
+    assert Counter(key for key, _, _ in shop.records(view)) == Counter([*first, *changed])  # each change once
     marker.unlink()
     send(shop, "customers", Customer("c2", "us"))
     Runner(app, shop.settings).once()
