@@ -87,9 +87,9 @@ class Shop:
             for record in self._client.read([topic])
         ]
 
-    def committed(self, view: str) -> dict[str, dict[int, int]]:
+    def committed(self, view: str, stream: str = "orders") -> dict[str, dict[int, int]]:
         """What lag tools see of a view."""
-        places = self._client.end_offsets([self.name("orders")])
+        places = self._client.end_offsets([self.name(stream)])
         found: dict[str, dict[int, int]] = {}
         for (topic, partition), offset in self._client.committed(group(view), places).items():
             found.setdefault(topic, {})[partition] = offset

@@ -47,10 +47,14 @@ KINDS = {
     "stage": Kind(STAGE, "kills", 10, (0, 29), variant="stage"),
     "stage-kafka": Kind(STAGE, "kills", 10, (0, 9), variant="stage-kafka"),
     "stage-executor": Kind(STAGE, "kills", 10, (0, 4), variant="stage-executor"),
+    "joins": Kind(STAGE, "kills", 10, (0, 9), variant="joins"),
+    "joins-kafka": Kind(STAGE, "kills", 10, (0, 2), variant="joins-kafka"),
+    "joins-executor": Kind(STAGE, "kills", 10, (0, 2), variant="joins-executor"),
     "time": Kind("pipeline/test_any_order.py", "orders of arrival", 1, (0, 99), "TIME_SEED", "TIME_SEEDS"),
     "tables": Kind(
         "pipeline/test_any_tables.py", "histories of tables", 1, (0, 99), "TABLES_SEED", "TABLES_SEEDS"
     ),
+    "skew": Kind("pipeline/test_skew.py", "rows of a key", 1_000_000, (0, 0), "SKEW_SEED", "SKEW_ROWS"),
     "fuzz": Kind("kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
 }
 

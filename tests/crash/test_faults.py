@@ -34,8 +34,12 @@ def test_a_whole_run_is_what_was_promised():
         "stage": 300,
         "stage-kafka": 100,
         "stage-executor": 50,
+        "joins": 100,
+        "joins-kafka": 30,
+        "joins-executor": 30,
         "time": 100,
         "tables": 100,
+        "skew": 1_000_000,
         "fuzz": 100_000,
     }
 

@@ -1,4 +1,4 @@
-"""Lives: a pipeline under load whose parts are killed -9, one after the other, and what it has left behind in the end.
+"""Lives: a pipeline under load whose parts are killed -9, one after the other.
 
 A seed decides what is killed and when. Kills of workers, executors and the broker share a life of the driver; the wait after each is
 for what it must lead to: all views have published all that was sent. What a kill at a named point ends is where the point is.
@@ -8,56 +8,16 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-import msgspec
-
-from headwater.client import Client
 from headwater.pipeline.points import POINTS
-from headwater.pipeline.state import Place, Shard
-from headwater.result import Chain, Result
-from ordershop import Order, Shop, orders
 from pipeline.driver import Driver
-from pipeline.told import Published, complaints
 from servers import BrokerProcess, KafkaProcess, wait_until
 
-__all__ = [
-    "APP",
-    "IN_DRIVER",
-    "KILLS_PER_SEED",
-    "VIEWS",
-    "Life",
-    "answer",
-    "faults",
-    "left",
-    "plans",
-    "run_folder",
-]
+__all__ = ["IN_DRIVER", "JVM", "KILLS_PER_SEED", "OF_DRIVER", "Life", "Load", "plans"]
 
 KILLS_PER_SEED = 10
 LIMIT_S = 180
-VIEWS = ("by_country", "by_order", "counted")
-APP = """
-    import headwater as hw
-    from ordershop import Order
-
-    app = hw.App("shop")
-    app.stream("orders", Order, key="customer_id", time="at")
-    app.sql("by_order", "SELECT order_id, country, cents FROM orders", key="order_id")
-
-
-    @app.view(key="country")
-    def by_country(orders):
-        found = hw.latest(orders, "order_id", time="at").groupBy("country")
-        return found.agg({"cents": "sum", "*": "count"}).toDF("country", "cents", "n")
-
-
-    @app.view(key="customer_id")
-    def counted(orders):
-        return hw.count(orders, "customer_id", column="n")
-"""
 IN_WORKERS = tuple(point for point in POINTS if point.startswith(("state", "shard")))
 IN_DRIVER = tuple(point for point in POINTS if point not in IN_WORKERS)
 LATE = "state files are merged"
@@ -89,15 +49,37 @@ def plans(seed: int, others: tuple[str, ...], kills: int = KILLS_PER_SEED) -> li
     return sorted(chosen, key=LATE.__eq__)
 
 
+class Load(Protocol):
+    """What a life is about: an application, what is sent to it, and what it must have made of that in the end."""
+
+    app: str
+    views: tuple[str, ...]
+
+    def make(self) -> None:
+        """Makes the topics that are sent to."""
+        ...
+
+    def send(self, chance: random.Random) -> None:
+        """Sends a little more."""
+        ...
+
+    def caught_up(self) -> bool:
+        """Whether the views have published all that was sent."""
+        ...
+
+    def faults(self) -> dict[str, list[str]]:
+        """What is wrong with each view; nothing is the aim."""
+        ...
+
+
 class Life:
     """Sends, kills, and waits until that is made up for."""
 
-    def __init__(self, seed: int, shop: Shop, driver: Driver, broker: BrokerProcess | KafkaProcess) -> None:
-        self.sent = 0
+    def __init__(self, seed: int, load: Load, driver: Driver, broker: BrokerProcess | KafkaProcess) -> None:
         self.killed: list[str] = []
         self.seconds: list[float] = []
         """What each kill took, up to the point where it was made up for."""
-        self._shop = shop
+        self._load = load
         self._driver = driver
         self._broker = broker
         self._chance = random.Random(seed)
@@ -118,27 +100,22 @@ class Life:
             self.seconds.append(round(time.monotonic() - began, 1))
 
     def send(self) -> None:
-        count = self._chance.randint(1, 40)
-        self._shop.send_to("orders", orders(count, start=self.sent))
-        self.sent += count
+        self._load.send(self._chance)
 
     def catch_up(self, what: str) -> None:
         wait_until(
-            lambda: self._driver.keep() or self._caught_up(), LIMIT_S, f"{what}; {self._driver.said()}"
+            lambda: self._driver.keep() or self._load.caught_up(), LIMIT_S, f"{what}; {self._driver.said()}"
         )
-
-    def _caught_up(self) -> bool:
-        return all(sum(self._shop.committed(view).get("orders", {}).values()) == self.sent for view in VIEWS)
 
     def _kill_at(self, point: str) -> None:
         """The process that passes a point ends itself there; records are sent until one does."""
-        times = 1 if point == LATE else self._chance.randint(1, len(VIEWS))
+        times = 1 if point == LATE else self._chance.randint(1, len(self._load.views))
         part = self._driver.crash_file.with_suffix(".part")
         part.write_text(f"{point}#{times}")
         part.rename(self._driver.crash_file)
 
         def killed() -> bool:
-            if self._caught_up() and self._driver.crash_file.exists():
+            if self._load.caught_up() and self._driver.crash_file.exists():
                 self.send()
             self._driver.keep()
             return not self._driver.crash_file.exists()
@@ -171,75 +148,3 @@ class Life:
         wait_until(self._driver.java, LIMIT_S, "the driver's JVM")
         os.kill(self._driver.java()[0], signal.SIGKILL)
         wait_until(lambda: rest.poll() is not None, LIMIT_S, "the driver's end after that of its JVM")
-
-
-def faults(shop: Shop, sent: int) -> dict[str, list[str]]:
-    """What is wrong with each view; nothing is the aim."""
-    found = {view: complaints(left(shop, view, orders(sent))) for view in VIEWS}
-    return {view: said for view, said in found.items() if said}
-
-
-def run_folder(shop: Shop, view: str, run: str) -> Path:
-    """Where a run of a view has its checkpoint and its state files."""
-    folder = shop.settings.data.absolute() / "checkpoints" / view
-    return folder / run if (folder / run).exists() else folder
-
-
-def left(shop: Shop, view: str, sent: list[Order]) -> Published:
-    """Everything that a view has left in the log and on the disk, beside what it should be."""
-    client = Client(shop.bootstrap)
-    records = [
-        (m.partition(), m.offset(), m.key().decode(), msgspec.json.decode(m.value() or b"null"))
-        for m in client.read([view])
-    ]
-    results = [msgspec.json.decode(message.value()) for message in client.read([f"{view}.progress"])]
-    last = msgspec.convert(results[-1], Result, strict=False)
-    folder = run_folder(shop, view, last.run)
-
-    def state(operator: str, decode: Callable[[bytes], Any]) -> dict[str, Any]:
-        return {key.decode(): decode(value) for key, value in _items(folder, operator, last.state[operator])}
-
-    inner = {name: state(name, DECODERS[name]) for name in last.state if name != "publish"}
-    return Published(
-        records,
-        results,
-        state("publish", msgspec.json.decode),
-        answer(view, sent),
-        inner,
-        {name: table for name, table in inner_answer(sent).items() if name in inner},
-    )
-
-
-def _items(folder: Path, operator: str, chains: list[Chain]) -> list[tuple[bytes, bytes]]:
-    """Read from the files alone, which are checked on the way: a copy of its own is made."""
-    place = Place(str(folder / "shards" / operator), str(folder / "check" / operator))
-    return [item for number, chain in enumerate(chains) for item in Shard(place, number, chain).items()]
-
-
-DECODERS: dict[str, Callable[[bytes], Any]] = {
-    "count1": int.from_bytes,
-    "latest1": lambda value: msgspec.msgpack.decode(value)[1:5],
-}
-
-
-def answer(view: str, sent: list[Order]) -> dict[str, dict[str, Any]]:
-    """The batch answer, in plain Python."""
-    table: dict[str, dict[str, Any]] = {}
-    for order in sent:
-        if view == "by_order":
-            row = {"order_id": order.order_id, "country": order.country, "cents": order.cents}
-            table[str(order.order_id)] = row
-        elif view == "by_country":
-            row = table.setdefault(order.country, {"country": order.country, "cents": 0, "n": 0})
-            row["cents"] += order.cents
-            row["n"] += 1
-        else:
-            row = table.setdefault(str(order.customer_id), {"customer_id": order.customer_id, "n": 0})
-            row["n"] += 1
-    return table
-
-
-def inner_answer(sent: list[Order]) -> dict[str, dict[str, Any]]:
-    """What the state of the operators inside the views must be, by operator and key."""
-    rows = {str(each.order_id): [each.order_id, each.customer_id, each.country, each.cents] for each in sent}
-    return {"count1": {key: row["n"] for key, row in answer("counted", sent).items()}, "latest1": rows}

@@ -18,7 +18,7 @@ from headwater.pipeline.runner import Runner
 from headwater.pipeline.state import Place, Shard, contents
 from headwater.result import File, Result, files_of, results
 from ordershop import Shop, orders
-from pipeline.lives import run_folder
+from pipeline.left import run_folder
 
 pytestmark = pytest.mark.spark
 

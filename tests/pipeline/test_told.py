@@ -9,12 +9,13 @@ from pipeline.told import Published, complaints
 
 
 def sound() -> Published:
-    """Two batches: de and fr, then de again."""
+    """Three batches: de and fr, then de again, then nothing, of which nothing is written."""
     rows = [{"c": "de", "n": 1, "_revision": 1}, {"c": "fr", "n": 1, "_revision": 1}]
     again = {"c": "de", "n": 2, "_revision": 2}
     results = [
         {"batch": 0, "run": "r", "inputs": {"t": {"0": 2}}, "outputs": {"0": 2}, "changed": 2},
         {"batch": 1, "run": "r", "inputs": {"t": {"0": 3}}, "outputs": {"0": 4}, "changed": 1},
+        {"batch": 2, "run": "r", "inputs": {"t": {"0": 4}}, "outputs": {"0": 4}},
     ]
     return Published(
         records=[(0, 0, "de", rows[0]), (0, 1, "fr", rows[1]), (0, 3, "de", again)],

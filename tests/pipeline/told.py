@@ -59,16 +59,18 @@ def _counts(found: Published) -> list[str]:
     said = []
     before = {str(partition): 0 for partition, *_ in found.records}
     for result in found.results:
+        outputs, changed = (
+            result.get("outputs", {}),
+            result.get("changed", 0),
+        )  # what is nothing is not written
         inside = [
             1
             for partition, offset, *_ in found.records
-            if before.get(str(partition), 0) <= offset < result["outputs"].get(str(partition), 0)
+            if before.get(str(partition), 0) <= offset < outputs.get(str(partition), 0)
         ]
-        if len(inside) != result["changed"]:
-            said.append(
-                f"batch {result['batch']} published {result['changed']} records, {len(inside)} are there"
-            )
-        before = result["outputs"]
+        if len(inside) != changed:
+            said.append(f"batch {result['batch']} published {changed} records, {len(inside)} are there")
+        before = outputs
     outside = [1 for partition, offset, *_ in found.records if offset >= before.get(str(partition), 0)]
     return [*said, f"{len(outside)} records belong to no result"] if outside else said
 

@@ -404,9 +404,13 @@ def places(
     checkpoint: Checkpoint, copies: Path, operators: Iterable[str], generation: str
 ) -> dict[str, Place]:
     """Where the state of each operator of a run is."""
+    view = checkpoint.folder.parent.name
     return {
         name: Place(
-            str(checkpoint.folder / "shards" / name), str(copies / checkpoint.run / generation / name)
+            str(checkpoint.folder / "shards" / name),
+            str(copies / checkpoint.run / generation / name),
+            # A rebuild goes on from the rows that were published, so it needs the state of this step.
+            f"headwater view reset {view}" if name == PUBLISH else f"headwater view rebuild {view} APP",
         )
         for name in operators
     }

@@ -69,6 +69,8 @@ class Place(msgspec.Struct, frozen=True):
 
     files: str
     copies: str
+    remedy: str = "headwater view reset NAME"
+    """The command that makes the view anew from the log, when a file turns out to be damaged."""
 
 
 class Size(NamedTuple):
@@ -204,7 +206,7 @@ def _batches(place: Place, file: File) -> Iterator[pa.RecordBatch]:
     try:
         stream = system.open_input_file(path)
     except FileNotFoundError as error:
-        raise StorageError(f"state file {path} is missing", hint=REBUILD) from error
+        raise StorageError(f"state file {path} is missing", hint=_anew(place)) from error
     with stream:
         size = stream.size()
         data = stream.read() if size <= READ_BYTES else None
@@ -212,7 +214,7 @@ def _batches(place: Place, file: File) -> Iterator[pa.RecordBatch]:
         if size != file.size_bytes or checksum != file.checksum:
             got = f"{size} bytes with checksum {checksum:08x}"
             expected = f"{file.size_bytes} bytes with {file.checksum:08x}"
-            raise StorageError(f"state file {path} is damaged", got=got, expected=expected, hint=REBUILD)
+            raise StorageError(f"state file {path} is damaged", got=got, expected=expected, hint=_anew(place))
         reader = ipc.open_file(stream if data is None else pa.BufferReader(data))
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
@@ -254,7 +256,8 @@ def remove(place: Place, name: str) -> None:
     system.delete_file(f"{folder}/{name}")
 
 
-REBUILD = "rebuild the view from the log: headwater view reset NAME"
+def _anew(place: Place) -> str:
+    return f"make the view anew from the log: {place.remedy}"
 
 
 def _write(
