@@ -15,7 +15,7 @@ from headwater.pipeline.publish import Prepared
 from headwater.pipeline.split import Judge
 from headwater.pipeline.time import Input
 
-__all__ = ["prepare"]
+__all__ = ["planned", "prepare"]
 
 
 def prepare(
@@ -31,7 +31,7 @@ def prepare(
 
     Only a view that keeps something for a time pays for a watermark: whether it does, its plan tells, so that one is built twice.
     """
-    frame, site = _build(spark, settings, graph, view, shards)
+    frame, site = planned(spark, settings, graph, view, shards)
     if view.latency == "realtime":
         if site.timed:
             raise UsageError(
@@ -44,7 +44,7 @@ def prepare(
     judged = plan.keeps_time(frame) or "watermark" in site.timed.values()
     if judged:
         judge = Judge(spark, view.late.horizon_us, partitions)
-        frame, site = _build(spark, settings, graph, view, shards, judge=judge)
+        frame, site = planned(spark, settings, graph, view, shards, judge=judge)
     inputs = {
         stream.name: Input(duration_us(stream.delay), duration_us(stream.idle))
         for stream in graph.inputs(view).values()
@@ -69,7 +69,7 @@ def prepare(
     )
 
 
-def _build(
+def planned(
     spark: SparkSession,
     settings: Settings,
     graph: Graph,
@@ -78,9 +78,10 @@ def _build(
     *,
     judge: Judge | None = None,
 ) -> tuple[DataFrame, Site]:
+    """The rows of a view as its query makes them, and the operators in it."""
     for each in graph.upstream(view):
         if not graph.knows(each):
-            made, _ = _build(spark, settings, graph, each, shards)
+            made, _ = planned(spark, settings, graph, each, shards)
             graph.learn(each, kinds.columns_of(made.schema))
     site = Site(
         shards, lambda: source.ticks(spark, settings.access, view.name), horizon_us=view.late.horizon_us
@@ -99,7 +100,7 @@ def _build(
             )
             for parameter, stream in graph.inputs(view).items()
         }
-        frame = query.build(spark, view, inputs)
+        frame = query.build(spark, view, inputs, graph.inputs(view))
     plan.check_tables(frame, view)
     if view.latency != "realtime":
         frame = changing.followed(frame, view)
