@@ -128,7 +128,7 @@ def _sink(settings: Settings, app: hw.App, name: str) -> Any:
     graph = app.graph()
     spark = session.start(settings)
     Client(settings.access).ensure_topics([name], 2, {"cleanup.policy": "compact"})
-    frame, _ = prepare._build(spark, settings, graph, graph.views[name], 2)
+    frame, _ = prepare.planned(spark, settings, graph, graph.views[name], 2)
     records = wire.records(frame, wire.expressions(frame.schema, graph.views[name]), view=name)
     folder = session.data(settings) / "plain" / name
     options = publish.sink_options(settings.access, graph.views[name])

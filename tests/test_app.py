@@ -313,6 +313,17 @@ def test_a_wrong_call_in_a_query_is_refused(query):
         app.sql("v", query, key="user")
 
 
+def test_a_table_as_of_a_time_gets_a_name_of_its_own():
+    query = "SELECT 'a TIMESTAMP AS OF b' FROM o JOIN `my.rates` FOR system_time AS OF o.`at` AS r ON o.k = r.k -- x VERSION AS OF 1"
+    text, found = sql.travels("view 'v'", query)
+    assert text == query.replace("`my.rates` FOR system_time AS OF o.`at`", "`my_rates__as_of_1`")
+    assert found == [("my_rates__as_of_1", "my.rates", "o.`at`")]
+    assert sql.tables(query) == ["o", "my.rates"]
+    for wrong in ("VERSION AS OF 3", "TIMESTAMP AS OF o.at + o.b", "FOR SYSTEM_TIME AS OF f(o.at)"):
+        with pytest.raises(UsageError, match="view 'v': AS OF takes the event time of a stream"):
+            sql.travels("view 'v'", f"SELECT 1 FROM o JOIN r {wrong} AS r ON o.k = r.k")
+
+
 def test_the_graph_is_drawn_with_keys_times_and_tiers(app):
     app.stream("clicks", Order, key=["order_id", "country"], time="at", delay="1 hour", pattern="web-.*")
     app.sql("latest", "SELECT * FROM orders", key="order_id", latency="realtime")
@@ -326,6 +337,14 @@ def test_the_graph_is_drawn_with_keys_times_and_tiers(app):
         "\n"
         "clicks  topics web-.* · key order_id, country · time at · delay 1 hour\n"
         "  └─► rates   key window, country · SQL · micro-batch · with orders"
+    )
+
+
+def test_the_steps_of_views_stand_below_the_drawing(app):
+    app.sql("latest", "SELECT * FROM orders", key="order_id")
+    drawn = app.graph().text({"latest": ["join1: somewhere", "groupBy: elsewhere"], "other": []})
+    assert drawn.endswith(
+        "\n\nlatest  keeps\n  join1: somewhere\n  groupBy: elsewhere\n\nother  keeps\n  nothing but its rows"
     )
 
 

@@ -66,7 +66,7 @@ def test_the_examples_of_joins_declare_views():
     names = {"hw": hw, "app": app, "F": functions, "DataFrame": DataFrame, "datetime": datetime}
     exec("\n".join(code), names)  # noqa: S102
 
-    assert {"orders_with_names", "customers_now"} <= set(app.graph().views)
+    assert {"orders_with_names", "customers_now", "by_name"} <= set(app.graph().views)
 
 
 def test_links_between_documents_lead_somewhere():

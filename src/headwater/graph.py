@@ -132,8 +132,8 @@ class Graph:
             fields=self._fields.get(view.name, ()),
         )
 
-    def text(self) -> str:
-        """The drawing that ``headwater graph`` prints: each stream, table and view with the views that read it."""
+    def text(self, steps: Mapping[str, Sequence[str]] | None = None) -> str:
+        """The drawing that ``headwater graph`` prints: each stream, table and view with the views that read it, and the steps of views if given."""
         lines = [self.name]
         width = max((len(view) for view in self.views), default=0)
         read = {name for view in self.views.values() for name in view.inputs.values()}
@@ -145,6 +145,8 @@ class Graph:
             for view in readers:
                 edge = "└─►" if view is readers[-1] else "├─►"
                 lines.append(f"  {edge} {view.name:<{width}}  {_view_line(view, source.name)}")
+        for name, each in (steps or {}).items():
+            lines += ["", f"{name}  keeps", *(f"  {step}" for step in each or ["nothing but its rows"])]
         return "\n".join(lines)
 
 

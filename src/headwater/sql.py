@@ -4,6 +4,10 @@ An operator of ours stands in a FROM as a function of a stream, or of two, with 
 
     SELECT user, window, n FROM sessions(clicks, key => 'user', time => 'at', gap => '30 minutes', n => 'count(*)')
     SELECT query FROM unmatched(searches, clicks, on => 'search_id', time => 'at', after => '10 minutes')
+
+A table may be read as of the time of an event:
+
+    SELECT o.id, r.percent FROM orders o JOIN rates FOR SYSTEM_TIME AS OF o.at AS r ON o.region = r.region
 """
 
 import re
@@ -13,7 +17,7 @@ from typing import NamedTuple
 
 from headwater.errors import UsageError
 
-__all__ = ["Call", "expanded", "tables"]
+__all__ = ["AS_OF", "Call", "Travel", "expanded", "tables", "travels"]
 
 TOKEN = re.compile(
     r"""
@@ -35,6 +39,15 @@ OPENING = re.compile(
 )
 ARGUMENT = re.compile(r"\s*,\s*(?P<name>[A-Za-z_]\w*)\s*=>\s*'(?P<text>(?:[^'\\]|'')*)'")
 CLOSING = re.compile(r"\s*\)")
+TRAVEL = re.compile(
+    r"""
+      --[^\n]* | /\*.*?\*/ | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.)*"  # passed over
+    | (?P<table>[A-Za-z_][\w.]*|`[^`]+`)\s+(?:for\s+)?(?P<by>system_time|timestamp|system_version|version)\s+as\s+of\s+
+      (?P<time>(?:(?:[A-Za-z_]\w*|`[^`]+`)\.)*(?:[A-Za-z_]\w*|`[^`]+`))?(?P<more>\s*[^\w\s`,);])?
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+AS_OF = "JOIN table FOR SYSTEM_TIME AS OF stream.time AS name ON …"
 FUNCTIONS = {"extract", "trim", "substring", "overlay"}
 """Functions whose arguments are separated by FROM."""
 ENDS = {
@@ -61,6 +74,31 @@ class Call(NamedTuple):
     operator: str
     streams: tuple[str, ...]
     arguments: dict[str, str]
+
+
+class Travel(NamedTuple):
+    """A table as of a time: the name that stands for it in a query, the table, and the column with the time, as it was written."""
+
+    name: str
+    table: str
+    time: str
+
+
+def travels(what: str, query: str) -> tuple[str, list[Travel]]:
+    """A query in which each table as of a time has become the name of a table, and those. UsageError, naming ``what``, for a wrong one."""
+    found: list[Travel] = []
+    text, at = "", 0
+    for each in TRAVEL.finditer(query):
+        if each["table"] is None:
+            continue
+        if not each["time"] or each["more"] or each["by"].lower().endswith("version"):
+            got = " ".join(query[each.start() : each.end() + 20].split())
+            raise UsageError(f"{what}: AS OF takes the event time of a stream", got=got, expected=AS_OF)
+        table = each["table"].strip("`")
+        found.append(Travel(f"{table.replace('.', '_')}__as_of_{len(found) + 1}", table, each["time"]))
+        text += query[at : each.start()] + f"`{found[-1].name}`"
+        at = each.end()
+    return text + query[at:], found
 
 
 def expanded(query: str, operators: Collection[str]) -> tuple[str, list[Call]]:

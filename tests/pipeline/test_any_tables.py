@@ -176,6 +176,7 @@ def unmatched(searches: DataFrame, clicks: DataFrame) -> DataFrame:
 
 class Case(NamedTuple):
     function: Any
+    """Or a query."""
     key: list[str]
     sql: str
     late: Any = None
@@ -191,6 +192,12 @@ VERSIONS = """SELECT land, percent, valid_from, valid_to, valid_from AS version 
     SELECT *, lead(valid_from) OVER (PARTITION BY land ORDER BY valid_from, n) AS valid_to FROM {})
     WHERE NOT gone AND (valid_to IS NULL OR valid_to > valid_from)"""
 MATCHED = "FROM {} s {} JOIN {} c ON " + NEAR
+NAMED = """SELECT o.order_id, upper(c.name) AS name, o.cents + 1 AS cents FROM orders o LEFT JOIN customers c
+    ON o.customer_id = c.customer_id AND c.region IS NOT NULL WHERE o.cents > 50"""
+PLACES = """SELECT coalesce(c.region, o.zone) AS place, count(*) AS n, sum(o.cents * 2) AS cents, avg(o.kilos) AS mean, max(c.name) AS last
+    FROM orders o FULL JOIN customers c ON o.zone = c.region GROUP BY coalesce(c.region, o.zone) HAVING count(*) > 1"""
+HELD = """SELECT s.sale_id, s.land, s.at, r.percent, r.valid_from, r.version
+    FROM sales s LEFT JOIN rates FOR SYSTEM_TIME AS OF s.at AS r ON s.land = r.land"""
 CASES = {
     "inner": Case(
         inner,
@@ -227,6 +234,9 @@ CASES = {
     "as_of_changes": Case(as_of_changes, ["sale_id"], AS_OF.format("prices"), KEPT),
     "versions_of_rows": Case(versions_of_rows, ["land", "valid_from"], VERSIONS.format("rates")),
     "versions_of_changes": Case(versions_of_changes, ["land", "valid_from"], VERSIONS.format("prices")),
+    "sql_join": Case(NAMED, ["order_id"], NAMED),
+    "sql_groups": Case(PLACES, ["place"], PLACES),
+    "sql_as_of": Case(HELD, ["sale_id"], AS_OF.format("rates"), KEPT),
     "match_left": Case(
         match_left,
         ["search_id", "click_id"],
@@ -253,6 +263,9 @@ def declared(shop: Shop, *views: str) -> hw.App:
         app.stream(name, kind, key=key_field, time=time, topic=shop.name(name), **PATIENCE)
     for name in views:
         case = CASES[name]
+        if isinstance(case.function, str):
+            app.sql(shop.name(name), case.function, key=case.key, late=case.late)
+            continue
         inputs = {"zones": shop.name("zones")} if name == "of_a_view" else None
         app.view(key=case.key, name=shop.name(name), inputs=inputs, late=case.late)(case.function)
     return app

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import headwater as hw
 from headwater import testing
 from headwater.errors import UsageError
-from headwater.pipeline import history
+from headwater.pipeline import history, query
 
 BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -176,11 +176,16 @@ def test_the_examples_of_the_page_run(spark):
     )
     regions = spark.createDataFrame([("de", "Germany", 1)], "region string, name string, _weight int")
     frames = {"orders": orders, "rates": rates, "regions": regions}
+    graph = app.graph()
     made = {
-        name: view.function(**{parameter: frames[stream] for parameter, stream in view.inputs.items()})
-        for name, view in app.graph().views.items()
+        name: query.build(
+            spark, view, {each: frames[stream] for each, stream in view.inputs.items()}, graph.inputs(view)
+        )
+        for name, view in graph.views.items()
     }
     assert [row.percent for row in made["taxed"].orderBy("order_id").collect()] == [19, 16, None]
+    assert [row.tax for row in made["taxed_in_sql"].orderBy("order_id").collect()] == [1900, 800]
+    assert made["history_in_sql"].count() == 2
     assert {row.region: row.tax for row in made["revenue"].collect()} == {"de": 1900 + 800, "fr": None}
     assert [row.name for row in made["with_names"].orderBy("order_id").collect()] == [
         "Germany",

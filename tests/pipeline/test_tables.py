@@ -260,6 +260,7 @@ def test_the_examples_of_the_page_run(spark):
         t.delete("users", 3)
         assert names(t, "names") == names(t, "germans") == {}
         assert names(t, "french") == {1: "ann", 2: "bob"}
+        assert t.rows("countries") == [{"country": "FR", "users": 2}]
 
 
 def test_weights_follow_rows_through_what_says_something_of_each_row(spark):

@@ -71,8 +71,9 @@ class _Making:
 
     def answer(self, view: View) -> DataFrame:
         """The rows that a reader of the view would see: without columns of ours, and without what is gone."""
-        inputs = {parameter: self._input(stream) for parameter, stream in self._graph.inputs(view).items()}
-        made = weights.carried(f"view {view.name!r}", query.build(self._spark, view, inputs))
+        streams = self._graph.inputs(view)
+        inputs = {parameter: self._input(stream) for parameter, stream in streams.items()}
+        made = weights.carried(f"view {view.name!r}", query.build(self._spark, view, inputs, streams))
         wire.check(made, view)
         if wire.GONE in made.columns:
             made = made.where(~F.coalesce(F.col(wire.GONE), F.lit(False)))

@@ -214,6 +214,8 @@ class Site:
     specs: dict[str, str] = field(default_factory=dict)
     """What each of them is, as text."""
 
+    logics: dict[str, Logic] = field(default_factory=dict)
+
     behind: dict[str, int] = field(default_factory=dict)
     """Those that hold rows back, and how far behind the watermark these may then be, in microseconds."""
 
@@ -237,6 +239,7 @@ class Site:
             self.behind[name] = duration_us(logic.behind)
         self.timed[name] = logic.timed
         self.specs[name] = repr(logic)
+        self.logics[name] = logic
         if logic.layout:
             self.layouts[name] = logic.layout
 

@@ -16,7 +16,7 @@ from headwater.pipeline.publish import Prepared
 from headwater.pipeline.split import Judge
 from headwater.pipeline.time import Input
 
-__all__ = ["prepare"]
+__all__ = ["planned", "prepare"]
 
 
 def prepare(
@@ -73,6 +73,14 @@ def prepare(
     )
 
 
+def planned(
+    spark: SparkSession, settings: Settings, graph: Graph, view: View, shards: int
+) -> tuple[DataFrame, Site]:
+    """The rows of a view as its query makes them, and the operators in it."""
+    plans = _Plans(spark, settings, graph, shards)
+    return plans.build(view, plans.records(view))
+
+
 class _Plans(NamedTuple):
     """What all plans of an application have in common."""
 
@@ -111,7 +119,7 @@ class _Plans(NamedTuple):
                 else source.stream(records[parameter], stream, realtime=realtime, judge=judge)
                 for parameter, stream in self.graph.inputs(view).items()
             }
-            frame = query.build(self.spark, view, inputs)
+            frame = query.build(self.spark, view, inputs, self.graph.inputs(view))
         plan.check_tables(frame, view)
         if not realtime:
             frame = changing.followed(frame, view)

@@ -11,8 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headwater import operators, sql
 from headwater.errors import UsageError
-from headwater.graph import View
+from headwater.graph import Stream, View
+from headwater.pipeline import algebra, travel
 from headwater.pipeline.plan import watermarks
+from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["build", "first_line"]
 
@@ -20,10 +22,12 @@ KEYS = {"device", "key", "on"}
 """Arguments of operators that name columns; ``on`` may say LEFT = RIGHT."""
 
 
-def build(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """The view's DataFrame. Nothing runs; whatever Spark has against the query is a UsageError that names the view."""
+def build(
+    spark: SparkSession, view: View, inputs: Mapping[str, DataFrame], streams: Mapping[str, Stream]
+) -> DataFrame:
+    """The view's DataFrame. Nothing runs; whatever Spark has against the query is a UsageError that names the view. ``streams`` are its inputs as declared."""
     try:
-        rows = _apply(spark, view, inputs)
+        rows = _apply(spark, view, inputs, streams)
     except PySparkException as error:
         raise UsageError(f"view {view.name!r}: {first_line(error)}") from error
     if not isinstance(rows, DataFrame):
@@ -38,7 +42,9 @@ def build(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> D
     return rows
 
 
-def _apply(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> DataFrame:
+def _apply(
+    spark: SparkSession, view: View, inputs: Mapping[str, DataFrame], streams: Mapping[str, Stream]
+) -> DataFrame:
     if view.function is not None:
         module = sys.modules.get(view.function.__module__)
         if module is not None and module.__name__.startswith("headwater_app_"):
@@ -46,10 +52,11 @@ def _apply(spark: SparkSession, view: View, inputs: Mapping[str, DataFrame]) -> 
         return view.function(**inputs)
     text, calls = sql.expanded(view.query or "", operators.__all__)
     for name, frame in inputs.items():
-        frame.createOrReplaceTempView(f"`{name}`")
+        frame.drop(WEIGHT).createOrReplaceTempView(f"`{name}`")  # it follows the rows without being named
     for call in calls:
-        _applied(view, call, inputs).createOrReplaceTempView(call.name)
-    return spark.sql(text)
+        _applied(view, call, inputs).drop(WEIGHT).createOrReplaceTempView(call.name)
+    rows, pasts = travel.read(spark, view.name, text, inputs, streams)
+    return algebra.translated(view.name, rows, pasts)
 
 
 def _applied(view: View, call: sql.Call, inputs: Mapping[str, DataFrame]) -> DataFrame:

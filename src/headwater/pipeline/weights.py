@@ -13,7 +13,7 @@ from headwater.errors import UsageError
 from headwater.pipeline import catalyst
 from headwater.pipeline.wire import GONE, WEIGHT
 
-__all__ = ["carried", "check_settled", "is_ours"]
+__all__ = ["carried", "check_settled", "is_ours", "weighted"]
 
 THROUGH = {
     "CollectMetrics",
@@ -120,6 +120,13 @@ def is_ours(node: Any) -> bool:
         for child in catalyst.items(node.children())
         for each in catalyst.items(child.output())
     )
+
+
+def weighted(node: Any) -> bool:
+    """Whether rows of a plan go out again, also where a select has left out the column that says so."""
+    if _weight(node) is not None:
+        return True
+    return not is_ours(node) and any(map(weighted, catalyst.items(node.children())))
 
 
 def _weight(node: Any) -> Any:
