@@ -89,19 +89,24 @@ def _publication(view: View) -> str:
 def _steps(plan: Any) -> Iterator[str]:
     """Each step that keeps something, and what stands behind the columns that it uses; inputs first."""
     made = {
-        each.exprId(): each
+        each.exprId(): [each]
         for node in catalyst.find(plan, lambda node: node.nodeName() == "Project")
         for each in catalyst.items(node.projectList())
         if each.nodeName() == "Alias" and not PASSING.fullmatch(each.name())
     }
+    for node in catalyst.find(plan, lambda node: node.nodeName() == "Expand"):
+        parts = [catalyst.items(part) for part in catalyst.items(node.projections())]
+        for each, *behind in zip(catalyst.items(node.output()), *parts, strict=True):
+            columns = [of.exprId() for of in behind if of.nodeName() == "AttributeReference"]
+            made[each.exprId()] = [one for column in columns for one in made.get(column, [])]
     for node in reversed(catalyst.find(plan, lambda node: node.nodeName() in KEEPING)):
         used = [each.exprId() for each in catalyst.items(node.references().toSeq())]
         seen: dict[Any, str] = {}
         while used:
-            each = made.get(used.pop())
-            if each is not None and each.exprId() not in seen:
-                seen[each.exprId()] = _plain(each.toString())
-                used += [below.exprId() for below in catalyst.items(each.references().toSeq())]
+            for each in made.get(used.pop(), []):
+                if each.exprId() not in seen:
+                    seen[each.exprId()] = _plain(each.toString())
+                    used += [below.exprId() for below in catalyst.items(each.references().toSeq())]
         yield from sorted(seen.values())
         yield _plain(node.simpleString(FIELDS_MAX)).lstrip("~")  # Spark's mark of streams
 

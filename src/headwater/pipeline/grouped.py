@@ -301,7 +301,7 @@ def _firsts(
     places = changed.entries.to_pylist()
     group = group[changed.row]
     known = state.get(places)
-    before = entries.weights([known.get(each) for each in places])
+    before = entries.weights_in(known, places)
     after = before + changed.weight
     changes = {
         place: entries.value_of(place, weight, each, groups.keys[number]) if weight else None
