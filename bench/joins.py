@@ -248,8 +248,9 @@ def part(tables: bool) -> Any:
         changing = declared.table if tables else declared.stream
         declared.stream("trades", Trade, key="account", time="at", delay="4 seconds", topic=f"trades{END}")
         changing("rates", Rate, key="account", time="since", delay="4 seconds", topic=f"rates{END}")
-        changing("orders", Order, key="order_id", topic=f"orders{END}")
-        changing("customers", Customer, key="customer_id", topic=f"customers{END}")
+        timed = {} if tables else {"time": hw.ARRIVAL}
+        changing("orders", Order, key="order_id", topic=f"orders{END}", **timed)
+        changing("customers", Customer, key="customer_id", topic=f"customers{END}", **timed)
 
     return reads
 
@@ -363,9 +364,9 @@ def main() -> None:
         flink = Flink(Path(folder), tables(broker.bootstrap))
         ours = Ours(settings)
         try:
-            for what, query in CASES.items():
-                runs = measured(query, ours, flink, broker)
-                found += figures(what, runs, stateful(what, ours, broker))
+            runs = {what: measured(query, ours, flink, broker) for what, query in CASES.items()}
+            for what, medians in runs.items():
+                found += figures(what, medians, stateful(what, ours, broker))
         finally:
             flink.end()
             session.start(settings).stop()

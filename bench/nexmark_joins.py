@@ -104,8 +104,8 @@ Q5 = """SELECT start, place, auction.item AS auction, auction.count AS num FROM 
 WHERE auction.count = most[0].count"""
 """Exact as long as a window has no more than 7,500 auctions, and ten at most have the same count."""
 
-Q7 = """SELECT window, best[0].* FROM (
-    SELECT window, max_by(struct(bid.auction, bid.price, bid.bidder, happened, bid.extra), struct(bid.price, happened), 1) AS best
+Q7 = """SELECT window, best.* FROM (
+    SELECT window, max_by(struct(bid.auction, bid.price, bid.bidder, happened, bid.extra), struct(bid.price, happened), 1)[0] AS best
     FROM events WHERE kind = 2 GROUP BY window(happened, '10 seconds'))"""
 
 
