@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+JOINS  := q3,q4,q5,q7,q8,q9,q13,q20
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-stores bench-report soak clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-stores bench-report soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -50,6 +51,11 @@ bench-time: $(VENV)/.setup $(VENV)/.setup-test .venv-flink/.setup  ## real-time 
 	@$(BIN)/python bench/timing.py $(ARGS)
 	@$(BIN)/python bench/nexmark.py
 	@$(BIN)/python bench/nexmark_latency.py
+	@$(BIN)/python bench/report.py
+
+bench-joins: $(VENV)/.setup $(VENV)/.setup-test .venv-flink/.setup  ## joins beside Flink SQL and transformWithState, and Nexmark's joins (about an hour; QUERIES=q3,q8 for some)
+	@EVENTS=$(or $(EVENTS),2000000) $(BIN)/python bench/joins.py
+	@QUERIES=$(or $(QUERIES),$(JOINS)) $(BIN)/python bench/nexmark.py
 	@$(BIN)/python bench/report.py
 
 bench-stores: $(VENV)/.setup  ## LMDB, SQLite and a dict as keyed state, with workers that change shards

@@ -1,7 +1,7 @@
 """Events of an auction house after Nexmark: of fifty, one is a new person, three are new auctions and forty-six are bids.
 
 The same seed gives the same events. Each has a millisecond of its own, so that "the latest" is never a matter of luck. Half of the bids go to
-an auction, and three of four come from a bidder, that is hot at the time.
+an auction, and three of four come from a bidder, that is hot at the time. They stand in a topic for each kind, or in one, as Nexmark has them.
 """
 
 import random
@@ -11,6 +11,10 @@ from datetime import UTC, datetime, timedelta
 from headwater.client import Client, producer
 
 TOPICS = ("persons", "auctions", "bids")
+ALL = "events"
+"""The topic with events of all kinds."""
+FIELDS = {"persons": (0, b"person"), "auctions": (1, b"auction"), "bids": (2, b"bid")}
+"""The number of each kind, and the field of an event that has it."""
 BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
 FIRST_ID = 1000
 CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
@@ -55,6 +59,15 @@ def events(count: int, seed: int = 7) -> Iterator[Record]:
             yield "bids", auction, _bid(chance, auction, _recent(chance, persons, 4, 100), at, text)
 
 
+def together(record: Record) -> Record:
+    """An event as it stands in the topic of all kinds: a number, its time, and a field for its kind."""
+    topic, key, value = record
+    number, field = FIELDS[topic]
+    head, _, rest = value.partition(b'"happened":"')
+    at, _, tail = rest.partition(b'",')
+    return ALL, key, b'{"kind":%d,"happened":"%b","%b":%b%b}' % (number, at, field, head, tail)
+
+
 def fill(
     bootstrap: str,
     count: int,
@@ -62,13 +75,16 @@ def fill(
     *,
     seed: int = 7,
     told: Callable[[int], None] = lambda _: None,
+    one_topic: bool = False,
 ) -> dict[str, int]:
-    """Writes the events into their topics; gives back how many each has got."""
-    Client(bootstrap).ensure_topics(TOPICS, partitions)
+    """Writes the events into their topics, or into one; gives back how many each has got."""
+    topics = (ALL,) if one_topic else TOPICS
+    Client(bootstrap).ensure_topics(topics, partitions)
     out = producer(bootstrap, **{"queue.buffering.max.messages": 1_000_000})
-    parts: dict[str, list[dict[str, bytes]]] = {topic: [] for topic in TOPICS}
-    found = dict.fromkeys(TOPICS, 0)
-    for number, (topic, key, value) in enumerate(events(count, seed)):
+    parts: dict[str, list[dict[str, bytes]]] = {topic: [] for topic in topics}
+    found = dict.fromkeys(topics, 0)
+    made = events(count, seed)
+    for number, (topic, key, value) in enumerate(map(together, made) if one_topic else made):
         parts[topic].append({"key": b"%d" % key, "value": value})
         found[topic] += 1
         if len(parts[topic]) == PART:

@@ -1,4 +1,4 @@
-"""make bench-time: Nexmark's queries as views beside Flink SQL, on the same two cores and the same embedded log.
+"""make bench-time, make bench-joins: Nexmark's queries as views beside Flink SQL, on the same two cores and the same embedded log.
 
 Both are exactly once: each batch of ours is a transaction, Flink has a transactional sink and a checkpoint every second. Both stay up
 between queries, and their runs take turns. CPU-seconds are those of all processes but the log's. QUERIES=q0,q17 takes some,
@@ -10,7 +10,6 @@ import json
 import os
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,107 +24,21 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from confluent_kafka.admin import AdminClient
 
 import auctions
+from beside import Flink, Ours, cpu_seconds
 from embedded import embedded
 from headwater.client import Client
-from headwater.config import Settings
 from headwater.pipeline import session
-from headwater.pipeline.runner import Runner
-from idle import family
+from nexmark_joins import JOINS, fill_side
+from nexmark_joins import tables as joined_tables
 from nexmark_queries import QUERIES, Query, app, job, tables
 from results import FOLDER, Figure, save
 from servers import BrokerProcess
 
 EVENTS = int(os.environ.get("EVENTS", "5000000"))
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
-FLINK = Path(
-    os.environ.get("FLINK_PYTHON", str(Path(__file__).parent.parent / ".venv-flink" / "bin" / "python"))
-)
 RUNS = FOLDER.parent / "nexmark-runs.json"
 """The medians of each query; a run adds its own."""
 CPU_GOAL, TIME_GOAL, WORST_GOAL = 1.1, 1.0, 0.7
-
-
-class Flink:
-    """Flink in a process of its own."""
-
-    def __init__(self, folder: Path, bootstrap: str) -> None:
-        begun = time.perf_counter()
-        self._bootstrap = bootstrap
-        self._process = subprocess.Popen(
-            [FLINK, Path(__file__).with_name("flinkserver.py"), str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(folder / "flink.log").open("w"),
-            text=True,
-            env={**os.environ, "JVM_ARGS": "-Xmx2g", "PYTHONPATH": ""},
-        )
-        self._answer()
-        self._ask(tables(bootstrap))
-        self.started_s = time.perf_counter() - begun
-
-    @property
-    def processes(self) -> list[int]:
-        return family(self._process.pid)
-
-    def run(self, query: Query, topic: str) -> float:
-        Client(self._bootstrap).ensure_topics([topic], 2)
-        created, insert = job(query, topic, self._bootstrap)
-        return float(self._ask([created], insert=insert)["seconds"])
-
-    def begin(self, statements: list[str], insert: str) -> None:
-        """A job that goes on until ``cancel``."""
-        self._ask(statements, begin=insert)
-
-    def cancel(self) -> None:
-        self._ask([], cancel=True)
-
-    def end(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(60)
-
-    def _ask(self, statements: list[str], **asked: Any) -> dict[str, Any]:
-        self._process.stdin.write(json.dumps({"statements": statements, **asked}) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        found = json.loads(next(line for line in self._process.stdout if line.startswith("{")))
-        if "error" in found:
-            raise RuntimeError(found["error"])
-        return found
-
-
-class Ours:
-    """Spark and its Python workers, in the family of this process."""
-
-    def __init__(self, settings: Settings) -> None:
-        begun = time.perf_counter()
-        self._settings = settings
-        self._others = set(family(os.getpid())) - {os.getpid()}
-        session.start(settings).conf.set("spark.sql.streaming.numRecentProgressUpdates", "100")
-        self.started_s = time.perf_counter() - begun
-
-    @property
-    def processes(self) -> list[int]:
-        return [pid for pid in family(os.getpid()) if pid not in self._others]
-
-    def run(self, query: Query, topic: str) -> float:
-        runner = Runner(app(query, topic), self._settings)
-        runner.once()
-        progress = runner._queries[topic].recentProgress
-        return sum(each["durationMs"]["triggerExecution"] for each in progress) / 1000
-
-
-def cpu_seconds(pids: list[int]) -> float:
-    """Of these processes and of those they have waited for."""
-    total = 0
-    for pid in pids:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        total += sum(int(each) for each in fields[11:15])
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 # ---- whether both say the same -------------------------------------------------------------------------
@@ -196,7 +109,11 @@ def measured(query: Query, ours: Ours, flink: Flink, broker: BrokerProcess) -> d
         for who, system in (("ours", ours), ("flink", flink)):
             topics[who] = topic = f"{query.name}-{who}-{number}-{os.getpid()}"
             before = cpu_seconds(system.processes)
-            seconds = system.run(query, topic)
+            seconds = (
+                ours.run(app(query, topic), topic)
+                if system is ours
+                else flink.run(*_job(query, topic, broker.bootstrap))
+            )
             cpu = cpu_seconds(system.processes) - before
             print(f"{query.name} round {number} {who:6} {cpu:7.1f} CPU-s {seconds:7.1f} s", flush=True)
             if number:
@@ -214,12 +131,17 @@ def measured(query: Query, ours: Ours, flink: Flink, broker: BrokerProcess) -> d
     return {**middle, "equal": equal, "rounds": ROUNDS, "events": EVENTS, "at": time.strftime("%Y-%m-%d")}
 
 
+def _job(query: Query, topic: str, bootstrap: str) -> tuple[str, str]:
+    Client(bootstrap).ensure_topics([topic], 2)
+    return job(query, topic, bootstrap)
+
+
 def figures(known: dict[str, Any]) -> list[Figure]:
     """CPU-seconds and seconds of each query, and the geometric means of the ratios."""
     found: list[Figure] = []
     means: dict[str, list[float]] = {}
     for part, unit, goal in (("cpu_s", "CPU-s", CPU_GOAL), ("job_s", "s", TIME_GOAL)):
-        for query in QUERIES:
+        for query in (*QUERIES, *JOINS):
             runs = known.get(query.name)
             if runs is None:
                 continue
@@ -248,18 +170,20 @@ def figures(known: dict[str, Any]) -> list[Figure]:
 
 
 def main() -> None:
-    chosen = [name for name in os.environ.get("QUERIES", "").split(",") if name]
+    asked = [name for name in os.environ.get("QUERIES", "").split(",") if name]
+    chosen = [query for query in (*QUERIES, *JOINS) if not asked or query.name in asked]
     known = json.loads(RUNS.read_text()) if RUNS.exists() else {}
     with embedded(partitions=2) as (broker, settings), tempfile.TemporaryDirectory() as folder:
-        print(auctions.fill(broker.bootstrap, EVENTS, 2), flush=True)
-        flink = Flink(Path(folder), broker.bootstrap)
+        for one_topic in {query.reads is not None for query in chosen}:
+            print(auctions.fill(broker.bootstrap, EVENTS, 2, one_topic=one_topic), flush=True)
+        fill_side(broker.bootstrap)
+        flink = Flink(Path(folder), [*tables(broker.bootstrap), *joined_tables(broker.bootstrap)])
         ours = Ours(settings)
         print(f"started: ours {ours.started_s:.1f} s, flink {flink.started_s:.1f} s", flush=True)
         try:
-            for query in QUERIES:
-                if not chosen or query.name in chosen:
-                    known[query.name] = measured(query, ours, flink, broker)
-                    RUNS.write_text(json.dumps(known, indent=2) + "\n")
+            for query in chosen:
+                known[query.name] = measured(query, ours, flink, broker)
+                RUNS.write_text(json.dumps(known, indent=2) + "\n")
         finally:
             flink.end()
             session.start(settings).stop()

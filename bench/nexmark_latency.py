@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -19,12 +20,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from confluent_kafka import Consumer
 
 import auctions
+from beside import Flink, Ours
 from embedded import embedded
 from headwater.client import Client, producer
 from headwater.pipeline import session
 from headwater.pipeline.runner import Runner
-from nexmark import RUNS, Flink, Ours
+from nexmark import RUNS
 from nexmark_queries import QUERIES, Query, app, job, live_table
+from nexmark_queries import bids as bids_of
 from results import Figure, save
 from servers import BrokerProcess, wait_until
 
@@ -124,7 +127,7 @@ def measured(
 def main() -> None:
     found: list[Figure] = []
     with embedded(partitions=2) as (broker, settings), tempfile.TemporaryDirectory() as folder:
-        flink = Flink(Path(folder), broker.bootstrap)
+        flink = Flink(Path(folder), [])
         ours = Ours(settings)
         found.append(
             Figure(
@@ -139,7 +142,7 @@ def main() -> None:
         )
 
         def mine(query: Query, source: str) -> Callable[[], None]:
-            runner = Runner(app(query, f"{query.name}-ours", source), settings)
+            runner = Runner(app(query, f"{query.name}-ours", partial(bids_of, topic=source)), settings)
             runner.start()
             return runner.stop
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 
+import msgspec
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -185,3 +186,19 @@ def test_each_group_is_what_its_rows_come_to_after_every_batch(steps, cuts, seed
     stage.take([(row, -times) for row, times in after(steps).items()])
     assert stage.state == {}
     assert stage.rows == {}
+
+
+@hundred
+@given(
+    steps=st.lists(rows, max_size=30), cuts=st.lists(st.integers(0, 30), max_size=6), seed=st.integers(0, 9)
+)
+def test_of_rows_that_stay_only_the_first_ones_are_kept(steps, cuts, seed):
+    steps = [(row, 1) for row in steps]
+    logic = msgspec.structs.replace(LOGIC, stays=True)
+    stage = Stage(logic, seed)
+    bounds = [0, *sorted(min(cut, len(steps)) for cut in cuts), len(steps)]
+    for start, end in pairwise(bounds):
+        stage.take(steps[start:end])
+        assert stage.rows == {key: shown(row) for key, row in naive(after(steps[:end])).items()}
+    assert stage.state == logic.apply(table(steps), Nothing(), MOMENT).changes
+    assert len(stage.state) <= (1 + 7 + 3 + 2) * len(stage.rows)

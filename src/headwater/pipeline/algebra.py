@@ -285,7 +285,11 @@ class _Query:
             raise self.refused(
                 "an aggregate without GROUP BY", "use GROUP BY, whose columns are the view's key"
             )
-        asked = [part for each in listed for part in catalyst.within(each, {"AggregateExpression"})]
+        asked = [
+            part
+            for each in listed
+            for part in catalyst.within(each, lambda part: part.nodeName() == "AggregateExpression")
+        ]
         rows = self.walk(node.child(), used([*groupings, *asked]))
         selected: dict[str, Column] = {}
         names = Names()

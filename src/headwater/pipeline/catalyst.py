@@ -1,7 +1,7 @@
 """Catalyst: Spark's own plans, looked at and changed from Python. Everything that reaches into them uses these few calls."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +49,7 @@ def find(node: Any, names: Collection[str]) -> list[Any]:
         each is not None and each.nodeName() == _name(lines[n]) for each, n in zip(found, wanted, strict=True)
     ):
         return found
-    return within(node, names)  # a text in the query has lines of its own
+    return within(node, lambda each: each.nodeName() in names)  # a text in the query has lines of its own
 
 
 def _name(line: str) -> str:
@@ -57,10 +57,10 @@ def _name(line: str) -> str:
     return found[1] if found else ""
 
 
-def within(node: Any, names: Collection[str]) -> list[Any]:
-    """The same for an expression, whose text shows no names of nodes."""
-    below = [found for child in items(node.children()) for found in within(child, names)]
-    return [node, *below] if node.nodeName() in names else below
+def within(node: Any, wanted: Callable[[Any], bool]) -> list[Any]:
+    """The parts of an expression that are wanted, from the top down; its text shows no names of nodes."""
+    below = [found for child in items(node.children()) for found in within(child, wanted)]
+    return [node, *below] if wanted(node) else below
 
 
 def items(sequence: Any) -> list[Any]:

@@ -121,7 +121,7 @@ def _settled(condition: Any, child: Any) -> bool:
     grouped = {
         each.exprId()
         for each in catalyst.items(aggregates[0].aggregateExpressions())
-        if not catalyst.within(each, {"AggregateExpression"})
+        if not catalyst.within(each, lambda part: part.nodeName() == "AggregateExpression")
     }
     return asked <= grouped
 

@@ -5,6 +5,9 @@ a change becomes a ``_weight`` of -1 with the old row and one of 1 with the new 
 key that has no row, change nothing. State: the row of each key.
 """
 
+from itertools import compress
+from operator import ne
+
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -42,22 +45,21 @@ class Current(Spec, frozen=True, kw_only=True):
         shown = newest.drop_columns([*OWN, "_key"])
         keys = newest.column("_key").cast(pa.binary()).to_pylist()
         known = state.get(keys)
-        changes: dict[bytes, bytes | None] = {}
-        before: list[bytes] = []
-        after: list[int] = []
-        deleted = newest.column(DELETED).to_pylist()
-        for number, (key, row, gone) in enumerate(zip(keys, pack(shown).to_pylist(), deleted, strict=True)):
-            old, new = known.get(key), None if gone else row
-            if old == new:
-                continue
-            changes[key] = new
-            if old is not None:
-                before.append(old)
-            if new is not None:
-                after.append(number)
+        gone = newest.column(DELETED).to_numpy()
+        news: list[bytes | None] = pack(shown).to_pylist()
+        if gone.any():
+            news = [None if is_gone else new for is_gone, new in zip(gone.tolist(), news, strict=True)]
+        if known:
+            olds = list(map(known.get, keys))
+            differs = np.fromiter(map(ne, olds, news), bool, len(keys))
+            before = [old for old in compress(olds, differs) if old is not None]
+        else:
+            differs, before = ~gone, []
+        changes = dict(compress(zip(keys, news, strict=True), differs))
+        after = np.flatnonzero(differs & ~gone)
         out = [
             _weighted(unpack(*stacked(before), shown.schema), -1),
-            _weighted(shown.take(pa.array(after, pa.int64())), 1),
+            _weighted(shown if len(after) == len(keys) else shown.take(pa.array(after)), 1),
         ]
         return Applied(pa.concat_tables(out), changes)
 

@@ -93,21 +93,35 @@ def _publication(view: View) -> str:
 def _steps(plan: Any) -> Iterator[str]:
     """Each step that keeps something, and what stands behind the columns that it uses; inputs first."""
     made = {
-        alias["id"]: text
+        alias["id"]: {alias["id"]: text}
         for node in catalyst.find(plan, {"Project"})
-        for text in str(node.projectList().mkString(BETWEEN)).split(BETWEEN)
+        for text in _texts(node.projectList())
         if (alias := ALIAS.fullmatch(text)) and not PASSING.fullmatch(alias["name"])
     }
+    for node in catalyst.find(plan, {"Expand"}):
+        parts = [_texts(part) for part in catalyst.items(node.projections())]
+        for each, *behind in zip(_texts(node.output()), *parts, strict=True):
+            (column,) = COLUMN.findall(each)[-1:]
+            made[column] = {
+                number: text
+                for of in behind
+                for below in COLUMN.findall(of)
+                for number, text in made.get(below, {}).items()
+            }
     for node in reversed(catalyst.find(plan, KEEPING)):
         used = COLUMN.findall(str(node.references().toSeq().mkString(BETWEEN)))
         seen: dict[str, str] = {}
         while used:
-            each = used.pop()
-            if each in made and each not in seen:
-                seen[each] = _plain(made[each])
-                used += COLUMN.findall(made[each])
+            for number, text in made.get(used.pop(), {}).items():
+                if number not in seen:
+                    seen[number] = _plain(text)
+                    used += COLUMN.findall(text)
         yield from sorted(seen.values())
         yield _plain(node.simpleString(FIELDS_MAX)).lstrip("~")  # Spark's mark of streams
+
+
+def _texts(sequence: Any) -> list[str]:
+    return str(sequence.mkString(BETWEEN)).split(BETWEEN)
 
 
 def _plain(text: str) -> str:

@@ -3,9 +3,12 @@
 What differs is the shard's next state file, and just that file is what the driver publishes.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
@@ -49,10 +52,14 @@ class Differing(Spec, frozen=True):
         if not self.weighted:
             return Applied(pa.table({}), differing(_sorted(rows), state))
         taken = consolidated(rows)
-        alone = [key for key, (value, replaces) in taken.items() if value is not None and not replaces]
-        for key in state.get(alone):
-            raise _not_unique(key)
-        return Applied(pa.table({}), differing({key: value for key, (value, _) in taken.items()}, state))
+        published = state.get(list(taken))
+        for key in published:
+            value, replaces = taken[key]
+            if value is not None and not replaces:
+                raise _not_unique(key)
+        return Applied(
+            pa.table({}), _revisions(((key, value) for key, (value, _) in taken.items()), published)
+        )
 
 
 class Appending(Spec, frozen=True):
@@ -82,20 +89,43 @@ _record = msgspec.msgpack.Decoder(tuple[bytes, bytes])
 
 def consolidated(rows: pa.Table) -> dict[bytes, tuple[bytes | None, bool]]:
     """Of each key that changes, in order: the row that comes in, or None, and whether one goes out."""
-    summed = rows.group_by(["_key", "_value"]).aggregate([(WEIGHT, "sum")])
-    net = summed.filter(pc.not_equal(summed.column(f"{WEIGHT}_sum"), 0))
-    order = pc.sort_indices(net, [("_key", "ascending"), ("_value", "ascending")])
-    keys, values = (net.column(name).cast(pa.binary()).take(order).to_pylist() for name in ("_key", "_value"))
-    weights = net.column(f"{WEIGHT}_sum").take(order).to_pylist()
+    keys, values = _binaries(rows, "_key"), _binaries(rows, "_value")
+    weights = rows.column(WEIGHT).to_numpy()
+    order, fresh = _by_key(keys)
+    key = np.cumsum(fresh) - 1
+    at = [order[weights[order] > 0], order[weights[order] < 0]]
+    places = [np.full(int(fresh.sum()), -1) for _ in at]
+    of = [key[weights[order] > 0], key[weights[order] < 0]]
+    if any((np.bincount(each) > 1).any() for each in of) or (np.abs(weights) > 1).any():
+        return _added_up(keys, values, weights, order)
+    for place, number, row in zip(places, of, at, strict=True):
+        place[number] = row
+    came, went = places
+    still = (came >= 0) | (went >= 0)
+    both = (came >= 0) & (went >= 0)
+    same = pc.equal(values.take(pa.array(came[both])), values.take(pa.array(went[both])))
+    still[both] = ~same.to_numpy(zero_copy_only=False)
+    came, went = came[still], went[still]
+    names = keys.take(pa.array(np.maximum(came, went))).to_pylist()
+    shown = values.take(pa.array(came, mask=came < 0)).to_pylist()
+    return dict(zip(names, zip(shown, (went >= 0).tolist(), strict=True), strict=True))
+
+
+def _added_up(
+    keys: pa.Array, values: pa.Array, weights: Any, order: Any
+) -> dict[bytes, tuple[bytes | None, bool]]:
+    """The same where a key has more than one row that comes in, or goes out; they may cancel."""
+    net: dict[bytes, Counter[bytes]] = {}
+    texts = (each.take(pa.array(order)).to_pylist() for each in (keys, values))
+    for key, value, weight in zip(*texts, weights[order].tolist(), strict=True):
+        net.setdefault(key, Counter())[value] += weight
     taken: dict[bytes, tuple[bytes | None, bool]] = {}
-    for key, value, weight in zip(keys, values, weights, strict=True):
-        there, replaces = taken.get(key, (None, False))
-        if weight > 0:
-            if weight > 1 or there is not None:
-                raise _not_unique(key)
-            taken[key] = (value, replaces)
-        else:
-            taken[key] = (there, True)
+    for key, of in net.items():
+        came = list((+of).elements())
+        if len(came) > 1:
+            raise _not_unique(key)
+        if any(of.values()):
+            taken[key] = (came[0] if came else None, bool(-of))
     return taken
 
 
@@ -114,18 +144,39 @@ def _sorted(rows: pa.Table) -> dict[bytes, bytes | None]:
 
 def _ordered(rows: pa.Table) -> Iterator[tuple[bytes, bytes | None]]:
     """The rows in an order of their own, so that every attempt writes the same."""
-    order = pc.sort_indices(rows, [("_key", "ascending"), ("_value", "ascending")])
-    keys, values = (
-        rows.column(name).cast(pa.binary()).take(order).to_pylist() for name in ("_key", "_value")
-    )
-    return zip(keys, values, strict=True)
+    keys, values = _binaries(rows, "_key"), _binaries(rows, "_value")
+    order, fresh = _by_key(keys)
+    picked = pa.array(order)
+    if not fresh.all():
+        picked = pc.sort_indices(rows, [("_key", "ascending"), ("_value", "ascending")])
+    return zip(keys.take(picked).to_pylist(), values.take(picked).to_pylist(), strict=True)
+
+
+def _by_key(keys: pa.Array) -> tuple[Any, Any]:
+    """Where rows are in the order of their keys, and which of these is not the one before it."""
+    order = pc.sort_indices(keys)
+    ordered = keys.take(order)
+    fresh = np.ones(len(keys), bool)
+    fresh[1:] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
+    return order.to_numpy().astype(np.int64), fresh
+
+
+def _binaries(rows: pa.Table, name: str) -> pa.Array:
+    return rows.column(name).cast(pa.large_binary()).combine_chunks()
 
 
 def differing(rows: dict[bytes, bytes | None], state: State) -> dict[bytes, bytes | None]:
     """The rows that differ from those published last, each with the revision that it gets."""
-    published = state.get(list(rows))
+    return _revisions(rows.items(), state.get(list(rows)))
+
+
+def _revisions(
+    rows: Iterable[tuple[bytes, bytes | None]], published: Mapping[bytes, bytes]
+) -> dict[bytes, bytes | None]:
+    if not published:
+        return {key: value[:-1] + FIRST for key, value in rows if value is not None}
     changes: dict[bytes, bytes | None] = {}
-    for key, value in rows.items():
+    for key, value in rows:
         last = published.get(key)
         if last is None:
             if value is not None:

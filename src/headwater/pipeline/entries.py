@@ -7,7 +7,7 @@ than 511 bytes: a long KEY and a long TAIL are cut, a digest stands behind what 
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,6 +32,7 @@ __all__ = [
     "tailed",
     "value_of",
     "weights",
+    "weights_in",
 ]
 
 END = b"\xff"
@@ -144,6 +145,13 @@ def _cut(text: bytes, most: int, mark: bytes = b"") -> bytes:
         + text[: most - DIGEST_BYTES - len(mark)]
         + hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
     )
+
+
+def weights_in(known: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> Any:
+    """The weights of entries, of which some are known."""
+    if any(known.values()):
+        return weights(list(map(known.get, wanted)))
+    return np.fromiter(map(known.__contains__, wanted), bool, len(wanted)).astype(np.int64)
 
 
 def weights(values: Sequence[bytes | None]) -> Any:

@@ -1,7 +1,7 @@
 """Grouped: what the rows of each group come to, although rows are taken out again. A change goes out as the group's old row, taken out, and its new one.
 
 Sums are exact (``exact.py``), so that what was added can be taken back. What is the least, the greatest or the newest is known from an entry for each
-value, in order: of those only the first few are read, and those that change.
+value, in order: of those only the first few are read, and those that change. Where rows never go, only these few are kept.
 
     KEY ff g            → ROWS TOTALS           how many rows a group has, and its sums
     KEY ff LETTER VALUE → WEIGHT VALUE          the values of an aggregate that is of the first in an order, in that order
@@ -9,6 +9,7 @@ value, in order: of those only the first few are read, and those that change.
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,6 +29,7 @@ from headwater.pipeline.operator import Applied, Moment, Spec, State
 from headwater.pipeline.orderly import orderly
 from headwater.pipeline.rowbytes import concat, pack, stacked, unpack
 from headwater.pipeline.sorting import numbered
+from headwater.pipeline.weights import carried
 from headwater.pipeline.wire import GONE, WEIGHT
 
 __all__ = ["Firsts", "Grouped", "Newest", "grouped"]
@@ -95,6 +97,8 @@ class Grouped(Spec, frozen=True, kw_only=True):
 
     key: tuple[str, ...]
     each: tuple[Aggregate | Firsts, ...] = ()
+    stays: bool = False
+    """Rows never go: of those in an order, only the first ones are kept."""
     kind: str = "group"
     layout: str = ENTRIES
 
@@ -111,7 +115,8 @@ class Grouped(Spec, frozen=True, kw_only=True):
         columns: dict[str, Column] = {}
         for number, one in enumerate(self.each):
             if isinstance(one, Firsts):
-                columns[one.name], changed = _firsts(one, groups, state, bytes([LETTER + number]))
+                letter = bytes([LETTER + number])
+                columns[one.name], changed = _firsts(one, groups, state, letter, stays=self.stays)
                 changes |= changed
             else:
                 columns[one.name] = _summed(one, sums.get(one.name, []), before, after)
@@ -182,6 +187,7 @@ def grouped(rows: DataFrame, by: tuple[str, ...], aggregates: Mapping[str, str |
             got="sessions or sliding windows",
             hint="publish them as a view of their own",
         )
+    rows = carried("group", rows)
     made = tuple(_asked(name, asked, rows.schema) for name, asked in aggregates.items())
     for one in made:
         if one.name in by or one.name.startswith("_"):
@@ -190,7 +196,7 @@ def grouped(rows: DataFrame, by: tuple[str, ...], aggregates: Mapping[str, str |
                 got=one.name,
                 hint=f"taken are {', '.join(by)} and what begins with _",
             )
-    return operator.run(Grouped(key=by, each=made), rows)
+    return operator.run(Grouped(key=by, each=made, stays=WEIGHT not in rows.columns), rows)
 
 
 def _asked(name: str, asked: str | Newest, rows: StructType) -> Aggregate | Firsts:
@@ -275,14 +281,15 @@ def _summed(one: Aggregate, found: Sequence[tuple[Total, Total]], before: Any, a
 
 
 def _firsts(
-    one: Firsts, groups: Groups, state: State, letter: bytes
+    one: Firsts, groups: Groups, state: State, letter: bytes, *, stays: bool
 ) -> tuple[Column, dict[bytes, bytes | None]]:
     """The first values of each group in their order, and what changes in the state."""
     rows, weights, begins, group = groups.rows, groups.weights, groups.begin_of, groups.group
     if not one.order:
-        there = pc.is_valid(rows.column(one.columns[0])).combine_chunks()
-        rows, begins = rows.filter(there), begins.filter(there)
-        some = there.to_numpy(zero_copy_only=False)
+        some = pc.is_valid(rows.column(one.columns[0])).to_numpy()
+        if stays:
+            some = _best(rows.column(one.columns[0]), some, group, descending=one.descending)
+        rows, begins = rows.filter(pa.array(some)), begins.filter(pa.array(some))
         weights, group = weights[some], group[some]
     columns = [_plain(rows.column(name).combine_chunks()) for name in one.columns]
     order = [rows.column(name).combine_chunks() for name in one.order]
@@ -294,7 +301,7 @@ def _firsts(
     places = changed.entries.to_pylist()
     group = group[changed.row]
     known = state.get(places)
-    before = entries.weights([known.get(each) for each in places])
+    before = entries.weights_in(known, places)
     after = before + changed.weight
     changes = {
         place: entries.value_of(place, weight, each, groups.keys[number]) if weight else None
@@ -319,9 +326,27 @@ def _firsts(
         np.concatenate([group, np.array([number for number, _, _ in others], np.int64)]),
     )
     still = np.array([each.weight for each in held], np.int64)
-    return pool.column(
+    column, first = pool.column(
         one, rows.schema, np.concatenate([before, still]), np.concatenate([after, still]), len(groups.keys)
-    ), changes
+    )
+    if stays:
+        needless = set(compress([*places, *(entry for _, entry, _ in others)], ~first))
+        changes = {place: value for place, value in changes.items() if place not in needless}
+        changes |= dict.fromkeys(needless & {*known, *(entry for _, entry, _ in others)})
+    return column, changes
+
+
+def _best(column: pa.ChunkedArray, there: Any, group: Any, *, descending: bool) -> Any:
+    """Of rows in the order of their groups those with a value that may be the greatest, or the smallest, of its group."""
+    if not (pa.types.is_integer(column.type) or pa.types.is_timestamp(column.type)) or not there.any():
+        return there
+    values = column.cast(pa.int64()).drop_null().combine_chunks().to_numpy()
+    mine = group[there]
+    starts = np.flatnonzero(np.append(True, mine[1:] != mine[:-1]))
+    best = (np.maximum if descending else np.minimum).reduceat(values, starts)
+    some = there.copy()
+    some[there] = values == np.repeat(best, np.diff(np.append(starts, len(mine))))
+    return some
 
 
 def _plain(column: pa.Array) -> pa.Array:
@@ -340,7 +365,10 @@ class _Pool(NamedTuple):
     data: list[bytes]
     group: Any
 
-    def column(self, one: Firsts, rows: pa.Schema, before: Any, after: Any, groups: int) -> Column:
+    def column(
+        self, one: Firsts, rows: pa.Schema, before: Any, after: Any, groups: int
+    ) -> tuple[Column, Any]:
+        """The aggregate, and which of the values are among the first after the batch."""
         order = pc.sort_indices(self.places).to_numpy().astype(np.int64)
         kind = pa.schema([rows.field(name) for name in one.columns])
         table = unpack(*stacked(self.data), kind)
@@ -354,7 +382,9 @@ class _Pool(NamedTuple):
         equally_many = [~differs[each] for each in whose]
         unlike = alike[old[equally_many[0]]] != alike[new[equally_many[1]]]
         differs[whose[0][equally_many[0]][unlike]] = True
-        return Column(made[0], made[1], differs)
+        first = np.zeros(len(order), bool)
+        first[new] = True
+        return Column(made[0], made[1], differs), first
 
     def _chosen(self, order: Any, weights: Any, limit: int, groups: int) -> tuple[Any, Any]:
         """The first values of each group, as often as they are there, and how many there are."""

@@ -111,7 +111,7 @@ class Joined(Spec, frozen=True, kw_only=True):
         given = [self._given(rows, side) for side in (0, 1)]
         batch = _batch(given)
         known = state.get(batch.entries[: batch.kept])
-        before = entries.weights([known.get(each) for each in batch.entries])
+        before = entries.weights_in(known, batch.entries)
         after = before + batch.weight
         others = [self._others(batch, state, known, side) for side in (0, 1)]
         sides = [
@@ -155,7 +155,7 @@ class Joined(Spec, frozen=True, kw_only=True):
         mine, met = (np.bincount(keys[sides == each], minlength=numbers) for each in (side, 1 - side))
         wanted = np.flatnonzero(met)
         found, number = _read(batch, state, side, wanted, [EVERY] * len(wanted))
-        if mine.any():
+        if known and mine.any():
             still = np.fromiter((each[0] not in known for each in found), bool, len(found))
             found, number = list(compress(found, still)), number[still]
         there = np.zeros(numbers, bool)
@@ -164,8 +164,7 @@ class Joined(Spec, frozen=True, kw_only=True):
             only = np.flatnonzero((mine > 0) & (met == 0))
             some, at = _read(batch, state, side, only, (mine[only] + 1).tolist())
             there[at[[each[0] not in known for each in some]]] = True
-        entry, value = zip(*found, strict=True) if found else ((), ())
-        return Others(entry, value, number, there)
+        return Others([entry for entry, _ in found], [value for _, value in found], number, there)
 
     def _rows(self, batch: Batch, sides: list[Side], others: list[Others]) -> pa.Table:
         """The pairs whose weight has changed."""

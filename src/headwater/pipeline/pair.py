@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from headwater.errors import UsageError
-from headwater.pipeline import weights
+from headwater.pipeline import once, weights
 from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["LEFT", "RIGHT", "On", "columns_on", "paired"]
@@ -44,7 +44,7 @@ def paired(what: str, left: DataFrame, right: DataFrame, on: On) -> tuple[DataFr
             weight.cast("int").alias(WEIGHT),
         )
 
-    both = side(left, LEFT, list(pairs)).union(side(right, RIGHT, list(pairs.values())))
+    both = once.union(side(left, LEFT, list(pairs)), side(right, RIGHT, list(pairs.values())))
     return both, key
 
 

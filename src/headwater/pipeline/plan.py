@@ -83,7 +83,7 @@ def check_windows(rows: DataFrame, view: View) -> None:
         if CAST_TIME not in node.simpleString(catalyst.FIELDS_MAX):
             continue
         for each in catalyst.items(node.projectList()):
-            times = catalyst.within(each, {"PreciseTimestampConversion"})
+            times = catalyst.within(each, lambda part: part.nodeName() == "PreciseTimestampConversion")
             for cast in (part for time in times for part in catalyst.items(time.children())):
                 if cast.nodeName() == "Cast" and cast.child().dataType().typeName() == "string":
                     raise UsageError(

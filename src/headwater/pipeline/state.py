@@ -13,7 +13,6 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NamedTuple, Self, cast
@@ -128,7 +127,10 @@ class Shard:
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The entries from one key up to, not with, another, in order; for keys of at most 511 bytes."""
-        return self._copy.between(start, end)
+        for key, value in self._copy.between(start, end):
+            self._asked.add(key)
+            self._found[key] = value
+            yield key, value
 
     def stretches(self, wanted: Sequence[tuple[bytes, bytes, int]]) -> list[list[tuple[bytes, bytes]]]:
         return self._copy.stretches(wanted)
@@ -148,17 +150,18 @@ class Shard:
 
     def _size_with(self, changes: Mapping[bytes, bytes | None]) -> Size:
         """The size after the changes. Logics have asked for nearly all that they change, so this hardly reads."""
-        self.get(list(changes.keys() - self._asked))
+        if not changes.keys() <= self._asked:
+            self.get([key for key in changes if key not in self._asked])
         before = size_of(self.chain)
-        removed = [key for key, value in changes.items() if value is None]
-        replaced = [key for key in self._found if key in changes]
-        added_bytes = sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))
+        values = list(changes.values())
+        added = sum(map(len, changes)) + sum(map(len, filter(None, values)))
+        removed = values.count(None)
+        if removed:
+            added -= sum(len(key) for key, value in changes.items() if value is None)
+        replaced = self._found.keys() & changes.keys()
+        gone = sum(map(len, replaced)) + sum(map(len, map(self._found.__getitem__, replaced)))
         return Size(
-            before.entries + len(changes) - len(removed) - len(replaced),
-            before.state_bytes
-            + added_bytes
-            - sum(map(len, removed))
-            - sum(len(key) + len(self._found[key]) for key in replaced),
+            before.entries + len(changes) - removed - len(replaced), before.state_bytes + added - gone
         )
 
     def _merged(self, attempt: str) -> Chain:
@@ -413,9 +416,10 @@ class _Copy:
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         with self._environment.begin(db=self._values) as transaction:
-            odd = [key for key in keys if not 0 < len(key) <= KEY_BYTES_MAX]
-            if not odd:
+            lengths = set(map(len, keys))
+            if not lengths or (min(lengths) > 0 and max(lengths) <= KEY_BYTES_MAX):
                 return dict(transaction.cursor().getmulti(keys))
+            odd = [key for key in keys if not 0 < len(key) <= KEY_BYTES_MAX]
             found = {key: transaction.get(_digest(key), db=self._odd) for key in odd}
             pairs = {key: _pair.decode(data)[1] for key, data in found.items() if data}
             return dict(transaction.cursor().getmulti([key for key in keys if key not in found])) | pairs
@@ -424,7 +428,10 @@ class _Copy:
         with self._environment.begin() as transaction:
             cursor = transaction.cursor(self._values)
             if cursor.set_range(start):
-                yield from takewhile(lambda entry: entry[0] < end, cursor)
+                for entry in cursor.iternext():
+                    if entry[0] >= end:
+                        return
+                    yield entry
 
     def stretches(self, wanted: Sequence[tuple[bytes, bytes, int]]) -> list[list[tuple[bytes, bytes]]]:
         found: list[list[tuple[bytes, bytes]]] = []
@@ -432,10 +439,11 @@ class _Copy:
             cursor = transaction.cursor(self._values)
             for start, end, most in wanted:
                 part: list[tuple[bytes, bytes]] = []
-                there = cursor.set_range(start)
-                while there and len(part) < most and (entry := cursor.item())[0] < end:
-                    part.append(entry)
-                    there = cursor.next()
+                if cursor.set_range(start):
+                    for entry in cursor.iternext():
+                        if entry[0] >= end or len(part) == most:
+                            break
+                        part.append(entry)
                 found.append(part)
         return found
 

@@ -70,7 +70,9 @@ def _walk(what: str, rows: DataFrame, node: Any) -> tuple[Any, Any]:
     """A part of a plan with the weight in what it puts out, and that column; None where its rows have none."""
     kind = node.nodeName()
     children = catalyst.items(node.children())
-    if not children or is_ours(node):
+    if (
+        not children or is_ours(node) or kind == "Expand"
+    ):  # rows that went into an Expand had theirs (``once.py``)
         return node, _weight(node)
     walked = [_walk(what, rows, child) for child in children]
     weights = [weight for _, weight in walked]
