@@ -12,7 +12,7 @@ pytestmark = pytest.mark.spark
 
 
 def reads(rows) -> int:
-    return len(catalyst.find(catalyst.plan(rows), lambda node: not node.children().size()))
+    return catalyst.plan(rows).collectLeaves().size()
 
 
 def same(rows, plain) -> bool:
