@@ -186,12 +186,28 @@ def broker(
     serve(settings)
 
 
-@cli.command(epilog=examples("headwater graph app.py"))
-def graph(app: AppFile) -> None:
-    """Streams, views and what feeds what, checked and drawn; nothing is started."""
+@cli.command(epilog=examples("headwater graph app.py", "headwater graph app.py --operators"))
+def graph(
+    app: AppFile,
+    *,
+    operators: Annotated[
+        bool,
+        typer.Option(
+            "--operators", help="Also what each view keeps, and where; Spark plans it, which takes seconds."
+        ),
+    ] = False,
+) -> None:
+    """Streams, views and what feeds what, checked and drawn; nothing is run."""
     from headwater.app import App
 
-    typer.echo(App.load(str(app)).graph().text())
+    loaded = App.load(str(app))
+    drawn = loaded.graph()
+    if not operators:
+        typer.echo(drawn.text())
+        return
+    from headwater.pipeline.steps import steps
+
+    typer.echo(drawn.text(steps(loaded, drawn, load())))
 
 
 @cli.command(epilog=examples("headwater doctor", "HEADWATER_CONSOLE_PORT=9000 headwater doctor"))
