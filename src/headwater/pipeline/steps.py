@@ -16,6 +16,8 @@ from headwater.pipeline.prepare import planned
 
 __all__ = ["steps"]
 
+KEEPING = definition.KEEPING - {"MapInArrow"} | {"CollectMetrics"}
+"""Nodes that keep something: Spark's, and those that observe what an operator of ours writes."""
 OURS = {"clocks": "hw.corrected_time", "current": "rows", "enrich_now": "hw.enrich"}
 """What an operator is called where it is not hw. and its kind."""
 SPARKS = {
@@ -35,13 +37,13 @@ def steps(app: App, graph: Graph, settings: Settings) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, view in graph.views.items():
         frame, site = planned(spark, settings, graph, view, settings.partitions)
-        keeping = catalyst.find(catalyst.plan(frame), _keeps)
-        found[name] = list(dict.fromkeys(_line(node, site) for node in reversed(keeping)))
+        keeping = filter(_keeps, reversed(catalyst.find(catalyst.plan(frame), KEEPING)))
+        found[name] = list(dict.fromkeys(_line(node, site) for node in keeping))
     return found
 
 
 def _keeps(node: Any) -> bool:
-    return _name(node) != "" or node.nodeName() in definition.KEEPING - {"MapInArrow"}
+    return node.nodeName() != "CollectMetrics" or _name(node) != ""
 
 
 def _name(node: Any) -> str:
@@ -79,7 +81,7 @@ def _details(logic: Logic) -> Iterator[str]:
 def _read(node: Any) -> Iterator[str]:
     """The streams and tables that come into a step."""
     before = f"{source.INVALID} "
-    for each in catalyst.find(node, lambda part: part.nodeName() == "CollectMetrics"):
+    for each in catalyst.find(node, {"CollectMetrics"}):
         observed = str(each.name())
         if observed.startswith(before):
             yield observed.removeprefix(before)
