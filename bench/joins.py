@@ -273,7 +273,7 @@ CASES = {
         ("order_id",),
         joined,
         """SELECT O.order_id, O.customer_id, O.cents, O.status, C.name, C.city
-        FROM orders O JOIN customers C ON O.customer_id = C.customer_id""",
+        FROM orders O JOIN customers C ON O.customer_id = C.customer_id ON CONFLICT DO DEDUPLICATE""",
         reads=reads_orders,
     ),
 }
