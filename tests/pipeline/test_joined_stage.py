@@ -139,7 +139,7 @@ def joined(shop: Shop, marker: Path) -> hw.App:
     app, dies = hw.App("shop"), str(marker)
 
     @F.udf("string")
-    def mortal(region: str | None) -> str | None:
+    def mortal(region):
         if TaskContext.get().attemptNumber() == 0 and Path(dies).exists():
             os.kill(os.getpid(), signal.SIGKILL)
         return region
