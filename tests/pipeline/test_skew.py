@@ -19,8 +19,9 @@ from pipeline.tableload import Customer, Order
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
-ROWS = int(os.environ.get("SKEW_ROWS", "200000"))
+ROWS = int(os.environ.get("SKEW_ROWS", "100000"))
 SEED = int(os.environ.get("SKEW_SEED", "0"))
+AT_ONCE = 50_000
 WORKER_BYTES_MAX = (512 << 20) + 1500 * ROWS
 """What a Python worker may take at most: itself, and each row of the key some times over."""
 
@@ -38,7 +39,8 @@ def declared(shop: Shop) -> hw.App:
 
 
 def send(shop: Shop, topic: str, *events: hw.Event) -> None:
-    shop.send_to(shop.name(topic), events, f"{topic[:-1]}_id")
+    for start in range(0, len(events), AT_ONCE):  # a producer holds 100,000 records
+        shop.send_to(shop.name(topic), events[start : start + AT_ONCE], f"{topic[:-1]}_id")
 
 
 def written(last: Result, operator: str) -> int:
