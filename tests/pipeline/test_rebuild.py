@@ -33,12 +33,18 @@ APP = """
     app.sql("totals", "{query}", key="country")
 """
 KILLED = """
-    import sys
+    import os, sys
+    from pathlib import Path
     import headwater as hw
     from headwater.config import load
     from headwater.operate.rebuild import Rebuild
 
-    Rebuild(hw.App.load(sys.argv[1]), load(), "totals").run()
+    class Killed(Rebuild):
+        def _swap(self, run):
+            Path(os.environ["CRASH_FILE"]).write_text(sys.argv[2])  # catching up meets the same points before
+            return super()._swap(run)
+
+    Killed(hw.App.load(sys.argv[1]), load(), "totals").run()
 """
 
 
@@ -155,8 +161,7 @@ def test_a_rebuild_that_is_killed_can_be_begun_again(shop, tmp_path):
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     for n, point in enumerate(points):
         (_, old), (file, new) = versions[n % 2], versions[(n + 1) % 2]
-        (tmp_path / "crash").write_text(point)
-        command = [sys.executable, "-c", textwrap.dedent(KILLED), str(file)]
+        command = [sys.executable, "-c", textwrap.dedent(KILLED), str(file), point]
         ended = subprocess.run(command, env=environment, check=False, capture_output=True)
         assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
         assert numbers(shop) == answers[new if point == "after commit" else old]
