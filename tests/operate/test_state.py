@@ -14,7 +14,8 @@ from headwater.errors import UsageError
 from headwater.operate.state import at_batch, entry, shown, sizes
 from headwater.pipeline.layout import FORGETTING, shard_of
 from headwater.pipeline.scale import scaled
-from headwater.pipeline.state import CHAIN_FILES_MAX, Place, Shard
+from headwater.pipeline.state import CHAIN_FILES_MAX, Shard
+from headwater.pipeline.statefile import Place
 from headwater.result import Chain, Result
 
 SHARDS = 2

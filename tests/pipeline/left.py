@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from headwater.client import Client
-from headwater.pipeline.state import Place, Shard
+from headwater.pipeline.state import Shard
+from headwater.pipeline.statefile import Place
 from headwater.result import Chain, Result
 from ordershop import Shop
 from pipeline.told import Published

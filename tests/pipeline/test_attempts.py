@@ -15,7 +15,8 @@ from pyspark import TaskContext
 import headwater as hw
 from headwater.client import Client
 from headwater.pipeline.runner import Runner
-from headwater.pipeline.state import Place, Shard, contents
+from headwater.pipeline.state import Shard
+from headwater.pipeline.statefile import Place, contents
 from headwater.result import File, Result, files_of, results
 from ordershop import Shop, orders
 from pipeline.left import run_folder
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.spark
 ATTEMPT = """
     import sys
     import msgspec
-    from headwater.pipeline.state import Place, Shard, contents
+    from headwater.pipeline.state import Shard
+    from headwater.pipeline.statefile import Place, contents
     from headwater.result import Chain, File
 
     place, number, chain, won = msgspec.json.decode(sys.argv[1], type=tuple[Place, int, Chain, File])

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from headwater.pipeline import entries
 from headwater.pipeline.layout import ENTRIES, layout, shard_of
-from headwater.pipeline.state import Place, Shard
+from headwater.pipeline.state import Shard
+from headwater.pipeline.statefile import Place
 from memorystate import Memory
 
 hundred = settings(max_examples=100, deadline=None)

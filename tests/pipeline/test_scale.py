@@ -23,7 +23,8 @@ from headwater.pipeline.operator import Moment
 from headwater.pipeline.progress import Progress
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.scale import scaled
-from headwater.pipeline.state import Place, Shard, size_of
+from headwater.pipeline.state import Shard, size_of
+from headwater.pipeline.statefile import Place
 from headwater.pipeline.topics import Topics
 from headwater.result import Result, results
 from headwater.testing import SettableClock
@@ -93,7 +94,7 @@ def test_any_sequence_of_shard_counts_keeps_every_entry_in_the_shard_of_its_key(
 
 def test_a_large_state_is_moved_in_small_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr("headwater.pipeline.scale.ROWS_HELD_MAX", 100)
-    monkeypatch.setattr("headwater.pipeline.state.READ_BYTES", 1000)
+    monkeypatch.setattr("headwater.pipeline.statefile.READ_BYTES", 1000)
     place = Place(str(tmp_path / "files"), str(tmp_path / "copies"))
     entries = {b"%d" % n: b"value" for n in range(5_000)}
     known = Result(

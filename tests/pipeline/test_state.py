@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import StorageError
-from headwater.pipeline.state import CHAIN_FILES_MAX, Place, Shard, check_size, contents, size_of
+from headwater.pipeline.state import CHAIN_FILES_MAX, Shard, check_size, size_of
+from headwater.pipeline.statefile import Place, contents
 from headwater.result import Chain
 
 keys = st.sampled_from([b"", b"a", b"b", b"c" * 511, b"d" * 512, "ü".encode(), b"\x00", b"z" * 5000])
@@ -80,7 +81,7 @@ def test_another_process_reads_the_copy_without_reading_the_files_again(place):
     Shard(place, 0, chain)
     shutil.rmtree(place.files)
     known = msgspec.json.encode([place, chain]).decode()
-    program = "import sys, msgspec; from headwater.pipeline.state import *; from headwater.result import *; "
+    program = "import sys, msgspec; from headwater.pipeline.state import *; from headwater.pipeline.statefile import *; from headwater.result import *; "
     program += "place, chain = msgspec.json.decode(sys.argv[1], type=tuple[Place, Chain]); "
     program += "print(Shard(place, 0, chain).get([b'k']))"
     done = subprocess.run([sys.executable, "-c", program, known], capture_output=True, text=True, check=True)

@@ -31,7 +31,8 @@ from headwater.pipeline.progress import Progress
 from headwater.pipeline.publish import places
 from headwater.pipeline.published import Published, differences, taken_over
 from headwater.pipeline.runner import Runner
-from headwater.pipeline.state import Place, size_of, whole_file
+from headwater.pipeline.state import size_of
+from headwater.pipeline.statefile import Place, whole_file
 from headwater.pipeline.topics import Topics, behind
 from headwater.result import Chain, Result
 

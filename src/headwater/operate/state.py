@@ -10,7 +10,8 @@ from headwater.client import Client
 from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.pipeline.layout import PLAIN, layout, shard_of
-from headwater.pipeline.state import Place, found_in, names, size_of
+from headwater.pipeline.state import size_of
+from headwater.pipeline.statefile import Place, found_in, names
 from headwater.result import Result
 
 __all__ = ["Entry", "Stored", "at_batch", "entry", "results", "shown", "sizes"]

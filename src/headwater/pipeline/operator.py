@@ -28,7 +28,8 @@ from headwater.pipeline import weights, wire
 from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.plan import observations
 from headwater.pipeline.points import passes
-from headwater.pipeline.state import Place, Shard, alone
+from headwater.pipeline.state import Shard
+from headwater.pipeline.statefile import Place, alone
 from headwater.pipeline.time import NEVER, PLAN
 from headwater.result import Chain
 

@@ -36,7 +36,8 @@ from headwater.pipeline.plan import observed
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Progress
 from headwater.pipeline.split import HEARD, Judge, named, noted
-from headwater.pipeline.state import Place, check_size, contents, names, remove
+from headwater.pipeline.state import check_size
+from headwater.pipeline.statefile import Place, contents, names, remove
 from headwater.result import Chain, Chains, Edit, Result, Stragglers, files_of
 
 __all__ = ["Prepared", "Publisher", "Stopping", "sink_options"]

@@ -5,7 +5,8 @@ from itertools import islice
 
 from headwater.pipeline.differing import revised
 from headwater.pipeline.layout import Layout, shard_of
-from headwater.pipeline.state import Place, Shard
+from headwater.pipeline.state import Shard
+from headwater.pipeline.statefile import Place
 from headwater.result import Chain
 
 __all__ = ["Published", "differences", "taken_over"]

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 import msgspec
 
 from headwater.pipeline.layout import PLAIN, Layout, layout, shard_of
-from headwater.pipeline.state import Place, Size, Writing, read_only
+from headwater.pipeline.statecopy import read_only
+from headwater.pipeline.statefile import Place, Size, Writing
 from headwater.result import Chain, Result
 
 __all__ = ["rescaled", "scaled"]

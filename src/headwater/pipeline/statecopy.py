@@ -1,0 +1,166 @@
+"""Copies of shards: in LMDB, memory-mapped and open to every worker process of a machine, brought up to date from the files of a chain."""
+
+import hashlib
+import os
+import shutil
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import lmdb
+import msgspec
+import pyarrow as pa
+
+from headwater.pipeline.statefile import Place, batches
+from headwater.result import Chain
+
+__all__ = ["NONE", "Copy", "opened", "read_only"]
+
+COPY_BYTES_MAX = 1 << 40
+"""How far a copy may grow: address space, not memory."""
+OPEN_COPIES_MAX = 64
+KEY_BYTES_MAX = 511
+"""LMDB takes no longer keys, and no empty one."""
+NONE = -1
+"""The version before the first batch."""
+
+_version = struct.Struct(">q")
+
+
+class Copy:
+    """A shard in LMDB. Any process of the machine may have it open; LMDB lets one write at a time.
+
+    It is not synced: it can be made anew from the chain, and a restart of the machine gives copies another folder.
+    """
+
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+        if fresh:
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._environment = lmdb.open(
+            str(folder), map_size=COPY_BYTES_MAX, max_dbs=3, sync=False, metasync=False, readahead=False
+        )
+        self._values = self._environment.open_db(b"values")
+        self._odd = self._environment.open_db(b"odd")
+        """Keys that LMDB does not take, by their digest: pairs of key and value."""
+        self._about = self._environment.open_db(b"about")
+
+    def version(self) -> int:
+        with self._environment.begin() as transaction:
+            return self._version_in(transaction)
+
+    def advance(self, place: Place, chain: Chain) -> None:
+        """Applies what is missing up to the end of the chain."""
+        wanted = chain[-1].version if chain else NONE
+        if self.version() == wanted:
+            return
+        with self._environment.begin(write=True, db=self._values) as transaction:
+            reached = self._version_in(transaction)
+            missing = [file for file in chain if file.version > reached]
+            if missing and missing[0].whole:
+                transaction.drop(self._values, delete=False)
+                transaction.drop(self._odd, delete=False)
+            for file in missing:
+                for part in batches(place, file):
+                    self._apply(transaction, part)
+            transaction.put(b"version", _version.pack(max(wanted, reached)), db=self._about)
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        with self._environment.begin(db=self._values) as transaction:
+            lengths = set(map(len, keys))
+            if not lengths or (min(lengths) > 0 and max(lengths) <= KEY_BYTES_MAX):
+                return dict(transaction.cursor().getmulti(keys))
+            odd = [key for key in keys if not 0 < len(key) <= KEY_BYTES_MAX]
+            found = {key: transaction.get(_digest(key), db=self._odd) for key in odd}
+            pairs = {key: _pair.decode(data)[1] for key, data in found.items() if data}
+            return dict(transaction.cursor().getmulti([key for key in keys if key not in found])) | pairs
+
+    def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._environment.begin() as transaction:
+            cursor = transaction.cursor(self._values)
+            if cursor.set_range(start):
+                for entry in cursor.iternext():
+                    if entry[0] >= end:
+                        return
+                    yield entry
+
+    def stretches(self, wanted: Sequence[tuple[bytes, bytes, int]]) -> list[list[tuple[bytes, bytes]]]:
+        found: list[list[tuple[bytes, bytes]]] = []
+        with self._environment.begin() as transaction:
+            cursor = transaction.cursor(self._values)
+            for start, end, most in wanted:
+                part: list[tuple[bytes, bytes]] = []
+                if cursor.set_range(start):
+                    for entry in cursor.iternext():
+                        if entry[0] >= end or len(part) == most:
+                            break
+                        part.append(entry)
+                found.append(part)
+        return found
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        with self._environment.begin() as transaction:
+            yield from transaction.cursor(self._values)
+            for _, data in transaction.cursor(self._odd):
+                yield _pair.decode(data)
+
+    def close(self) -> None:
+        self._environment.close()
+
+    def _apply(self, transaction: Any, part: pa.RecordBatch) -> None:
+        changes = list(zip(part.column(0).to_pylist(), part.column(1).to_pylist(), strict=True))
+        fit = [each for each in changes if 0 < len(each[0]) <= KEY_BYTES_MAX]
+        transaction.cursor().putmulti([each for each in fit if each[1] is not None])
+        for key in (each[0] for each in fit if each[1] is None):
+            transaction.delete(key)
+        for key, value in changes if len(fit) < len(changes) else ():
+            if not 0 < len(key) <= KEY_BYTES_MAX:
+                if value is None:
+                    transaction.delete(_digest(key), db=self._odd)
+                else:
+                    transaction.put(_digest(key), msgspec.msgpack.encode((key, value)), db=self._odd)
+
+    def _version_in(self, transaction: Any) -> int:
+        found = transaction.get(b"version", db=self._about)
+        return int(_version.unpack(found)[0]) if found else NONE
+
+
+@contextmanager
+def read_only(place: Place, chain: Chain) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+    """Everything in a shard, from a copy that nobody else knows and that is gone afterwards."""
+    Path(place.copies).mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=place.copies) as folder:
+        copy = Copy(Path(folder))
+        try:
+            copy.advance(place, chain)
+            yield copy.items()
+        finally:
+            copy.close()
+
+
+_pair = msgspec.msgpack.Decoder(tuple[bytes, bytes])
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+_open_copies: "OrderedDict[tuple[int, Path], Copy]" = OrderedDict()
+
+
+def opened(folder: Path) -> Copy:
+    """A copy is opened once in a process, and stays open: LMDB forbids a second time."""
+    key = (os.getpid(), folder)
+    found = _open_copies.get(key)
+    if found is None or not folder.exists():
+        if found is not None:
+            found.close()
+        found = _open_copies[key] = Copy(folder)
+    _open_copies.move_to_end(key)
+    while len(_open_copies) > OPEN_COPIES_MAX:
+        _open_copies.popitem(last=False)[1].close()
+    return found

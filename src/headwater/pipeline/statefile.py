@@ -1,0 +1,242 @@
+"""State files: the changes of a batch, or the whole of a shard, written once, synced, and checked whenever they are read."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Self, cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+from pyarrow import fs, ipc
+
+from headwater.errors import StorageError
+from headwater.pipeline.points import passes
+from headwater.result import Chain, File
+
+__all__ = [
+    "Place",
+    "Size",
+    "Writing",
+    "alone",
+    "batches",
+    "columns",
+    "contents",
+    "found_in",
+    "names",
+    "remove",
+    "whole_file",
+    "write",
+]
+
+ROWS_PER_BATCH = 50_000
+READ_BYTES = 16 << 20
+"""Files that are larger are checked and read in pieces."""
+
+SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+OPTIONS = ipc.IpcWriteOptions(compression="lz4")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the state of one operator of one run is: its files (a path or a URL of ``pyarrow.fs``), and this machine's copies."""
+
+    files: str
+    copies: str
+    remedy: str = "headwater view reset NAME"
+    """The command that makes the view anew from the log, when a file turns out to be damaged."""
+
+
+class Size(NamedTuple):
+    """Of one shard: its entries, and the length of their keys and values."""
+
+    entries: int = 0
+    state_bytes: int = 0
+
+
+def contents(place: Place, file: File) -> Iterator[tuple[bytes, bytes | None]]:
+    """The changes in a file; checked before the first one is given out."""
+    for batch in batches(place, file):
+        yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+
+
+def found_in(place: Place, file: File, key: bytes) -> tuple[bytes | None] | None:
+    """What a file says of a key: its value, or None for one that it removes; nothing if the file does not speak of it."""
+    for batch in batches(place, file):
+        at = pc.index(batch.column(0), pa.scalar(key, pa.binary())).as_py()
+        if at >= 0:
+            return (batch.column(1)[at].as_py(),)
+    return None
+
+
+def batches(place: Place, file: File) -> Iterator[pa.RecordBatch]:
+    """A file in pieces, checked before the first one. Raises StorageError, naming the file, when it is missing or damaged."""
+    system, folder = fs.FileSystem.from_uri(place.files)
+    path = f"{folder}/{file.name}"
+    try:
+        stream = system.open_input_file(path)
+    except FileNotFoundError as error:
+        raise StorageError(f"state file {path} is missing", hint=_anew(place)) from error
+    with stream:
+        size = stream.size()
+        data = stream.read() if size <= READ_BYTES else None
+        checksum = crc32c(data) if data is not None else _checksum(stream)
+        if size != file.size_bytes or checksum != file.checksum:
+            got = f"{size} bytes with checksum {checksum:08x}"
+            expected = f"{file.size_bytes} bytes with {file.checksum:08x}"
+            raise StorageError(f"state file {path} is damaged", got=got, expected=expected, hint=_anew(place))
+        reader = ipc.open_file(stream if data is None else pa.BufferReader(data))
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+
+
+def _checksum(stream: Any) -> int:
+    checksum = 0
+    while data := stream.read(READ_BYTES):
+        checksum = crc32c(data, checksum)
+    stream.seek(0)
+    return checksum
+
+
+def alone(
+    place: Place, number: int, batch: int, attempt: str, changes: Mapping[bytes, bytes | None]
+) -> Chain:
+    """What a step without state has made of a batch: a file that needs none before it."""
+    name = f"{number}-{batch}-{attempt}.delta"
+    size = Size(len(changes), sum(len(key) + len(value or b"") for key, value in changes.items()))
+    return (write(place, name, batch, [columns(changes)], whole=True, size=size),) if changes else ()
+
+
+def whole_file(
+    place: Place, name: str, version: int, items: Iterable[tuple[bytes, bytes]], size: Size
+) -> File:
+    """Writes the whole state of a shard at a version, synced."""
+    return write(place, name, version, map(_table, _chunks(items)), whole=True, size=size)
+
+
+def names(place: Place) -> list[str]:
+    """The names of all files that are there."""
+    system, folder = fs.FileSystem.from_uri(place.files)
+    return [info.base_name for info in system.get_file_info(fs.FileSelector(folder, allow_not_found=True))]
+
+
+def remove(place: Place, name: str) -> None:
+    """Removes a file that nobody needs."""
+    system, folder = fs.FileSystem.from_uri(place.files)
+    system.delete_file(f"{folder}/{name}")
+
+
+def _anew(place: Place) -> str:
+    return f"make the view anew from the log: {place.remedy}"
+
+
+def write(
+    place: Place,
+    name: str,
+    version: int,
+    parts: Iterable[pa.Table],
+    *,
+    whole: bool,
+    size: Size,
+) -> File:
+    """Writes a file, synced. ``whole``: it needs none before it."""
+    with Writing(place, name) as out:
+        for part in parts:
+            out.write(part)
+    return out.file(version, whole=whole, size=size)
+
+
+def columns(changes: Mapping[bytes, bytes | None]) -> pa.Table:
+    """Changes as a file has them."""
+    found = [pa.array(changes.keys(), pa.binary()), pa.array(changes.values(), pa.binary())]
+    return pa.table(found, schema=SCHEMA)
+
+
+def _table(items: Sequence[tuple[bytes, bytes | None]]) -> pa.Table:
+    keys, values = zip(*items, strict=True)
+    return pa.table([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=SCHEMA)
+
+
+class Writing:
+    """A state file that is being written; once it is left it is safe on the disk."""
+
+    def __init__(self, place: Place, name: str) -> None:
+        self.name = name
+        self.rows = 0
+        system, folder = fs.FileSystem.from_uri(place.files)
+        self._out = _Checked(system, folder, f"{folder}/{name}")
+        self._writer = ipc.new_file(pa.PythonFile(self._out, "w"), SCHEMA, options=OPTIONS)
+
+    def add(self, part: Sequence[tuple[bytes, bytes | None]]) -> None:
+        self.write(_table(part))
+
+    def write(self, part: pa.Table) -> None:
+        self._writer.write_table(part, ROWS_PER_BATCH)
+        self.rows += part.num_rows
+
+    def file(self, version: int, *, whole: bool, size: Size) -> File:
+        """How a result names it."""
+        return File(self.name, version, whole, self.rows, self._out.size_bytes, self._out.checksum, *size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        try:
+            self._writer.close()
+            passes("state delta is written")
+        finally:
+            self._out.__exit__(*failure)
+        passes("state delta is synced")
+
+
+def _chunks(items: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
+    part: list[tuple[bytes, bytes | None]] = []
+    for item in items:
+        part.append(item)
+        if len(part) == ROWS_PER_BATCH:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+class _Checked:
+    """A file that knows its size and checksum, and is safe on the disk once it is left."""
+
+    closed = False
+
+    def __init__(self, system: fs.FileSystem, folder: str, path: str) -> None:
+        self.size_bytes = self.checksum = 0
+        self._folder = folder if isinstance(system, fs.LocalFileSystem) else None
+        system.create_dir(folder)
+        # A store that is no local disk keeps an object once it is closed.
+        out = Path(path).open("wb") if self._folder else system.open_output_stream(path)  # noqa: SIM115
+        self._out = cast("BinaryIO", out)
+
+    def write(self, data: Any) -> int:
+        data = memoryview(data)
+        self._out.write(data)
+        self.size_bytes += len(data)
+        self.checksum = crc32c(data, self.checksum)
+        return len(data)
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def close(self) -> None:
+        """Arrow is done; the file is closed when it is left."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._folder and failure[0] is None:
+            self._out.flush()
+            os.fsync(self._out.fileno())
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        self._out.close()
