@@ -6,7 +6,7 @@ JOINS  := q3,q4,q5,q7,q8,q9,q13,q20
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-stores bench-report soak clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-stores bench-delivery bench-capture bench-report soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -24,7 +24,7 @@ lint: $(VENV)/.setup  ## ruff and mypy
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs: 300 power cuts, 300 kills of the log, 610 of pipelines, 100 orders of arrival, 100 histories of tables, a key with a million rows, 100,000 fuzzed requests; KIND=stage SEEDS=0-9 for a slice
+test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs: 300 power cuts, 300 kills of the log, 610 of pipelines, 300 of sinks and their database, 100 of captures and theirs, 100 orders of arrival, 100 histories of tables, a key with a million rows, 100,000 fuzzed requests; KIND=stage SEEDS=0-9 for a slice
 	@$(BIN)/python tests/crash/faults.py $(if $(KIND),--kind $(KIND)) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-log: $(VENV)/.setup $(VENV)/.setup-test  ## the embedded log against Apache Kafka
@@ -58,8 +58,16 @@ bench-joins: $(VENV)/.setup $(VENV)/.setup-test .venv-flink/.setup  ## joins bes
 	@QUERIES=$(or $(QUERIES),$(JOINS)) $(BIN)/python bench/nexmark.py
 	@$(BIN)/python bench/report.py
 
+bench-capture: $(VENV)/.setup $(VENV)/.setup-test  ## what capturing PostgreSQL costs, streaming and snapshot, published; ROWS=500000
+	@$(BIN)/python bench/capture.py --rows $(or $(ROWS),500000)
+	@$(BIN)/python bench/report.py
+
 bench-stores: $(VENV)/.setup  ## LMDB, SQLite and a dict as keyed state, with workers that change shards
 	@$(BIN)/python bench/stores.py
+
+bench-delivery: $(VENV)/.setup $(VENV)/.setup-test  ## rows a second from a topic into stores, against the plain way to load them; ROWS=200000
+	@ROWS=$(or $(ROWS),200000) $(BIN)/python bench/delivery.py $(ARGS)
+	@$(BIN)/python bench/report.py
 
 soak: $(VENV)/.setup $(VENV)/.setup-test  ## 40 minutes under load: memory, files and threads stay flat; FULL_MINUTES=, THIRD_MINUTES=
 	@FULL_MINUTES=$(or $(FULL_MINUTES),10) THIRD_MINUTES=$(or $(THIRD_MINUTES),30) $(BIN)/python bench/soak.py $(ARGS)

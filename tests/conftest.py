@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from databases import MariaDBProcess, PostgresProcess
 from headwater.config import Settings
 from servers import BrokerProcess, KafkaProcess, make_certificate
 
@@ -79,6 +80,24 @@ def guarded_broker(
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
     """One Apache Kafka for all tests that compare with it."""
     process = KafkaProcess(tmp_path_factory.mktemp("kafka") / "data")
+    process.start()
+    yield process
+    process.end()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresProcess]:
+    """One PostgreSQL for all tests that do not kill it; make a database of your own."""
+    process = PostgresProcess()
+    process.start()
+    yield process
+    process.end()
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDBProcess]:
+    """One MariaDB for all tests that do not kill it; make a database of your own."""
+    process = MariaDBProcess()
     process.start()
     yield process
     process.end()

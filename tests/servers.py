@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -100,20 +101,26 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headwa
 
 def kafka_jars() -> Path:
     """Apache Kafka's jars, fetched once by Maven; the folder appears whole or not at all."""
-    pom = Path(__file__).parent / "kafka_jars" / "pom.xml"
-    folder = CACHE / f"kafka-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    return _jars("kafka")
+
+
+def opensearch_jars() -> Path:
+    """OpenSearch's jars, and in them the class that starts a node."""
+    return _jars("opensearch", "SearchNode.java")
+
+
+def _jars(name: str, source: str = "") -> Path:
+    recipe = Path(__file__).parent / f"{name}_jars"
+    pom = recipe / "pom.xml"
+    written = pom.read_bytes() + ((recipe / source).read_bytes() if source else b"")
+    folder = CACHE / f"{name}-{hashlib.sha256(written).hexdigest()[:12]}"
     if not folder.exists():
         fresh = folder.with_name(folder.name + f".{os.getpid()}")
-        command = [
-            "mvn",
-            "-q",
-            "-B",
-            "-f",
-            str(pom),
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={fresh}",
-        ]
-        subprocess.run(command, check=True, timeout=600)
+        fetch = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+        subprocess.run([*fetch, f"-DoutputDirectory={fresh}"], check=True, timeout=600)
+        if source:
+            compile_it = ["javac", "-nowarn", "-d", str(fresh), "-cp", f"{fresh}/*", str(recipe / source)]
+            subprocess.run(compile_it, check=True, timeout=120, capture_output=True)
         fresh.rename(folder)
     return folder
 
@@ -214,4 +221,54 @@ class KafkaProcess:
                 .brokers
             )
         except KafkaException:
+            return False
+
+
+OPENSEARCH_YML = """
+cluster.name: test-{port}
+network.host: 127.0.0.1
+http.port: {port}
+transport.port: {transport}
+discovery.type: single-node
+path.data: {folder}/data
+path.logs: {folder}
+cluster.routing.allocation.disk.threshold_enabled: false
+node.store.allow_mmap: false
+"""
+
+
+class OpenSearchProcess:
+    """OpenSearch, one node, from Maven's jars: plain HTTP, no users."""
+
+    def __init__(self, folder: Path, heap: str = "512m") -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        jars = opensearch_jars()
+        self._java = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        self._java += [f"-Djava.io.tmpdir={folder}/tmp", "-Dlog4j2.disable.jmx=true"]
+        self._java += ["-cp", f"{jars}:{jars}/*", "SearchNode", str(folder)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        for part in ("config", "data", "tmp"):
+            (self.folder / part).mkdir(parents=True, exist_ok=True)
+        settings = OPENSEARCH_YML.format(port=self.port, transport=free_port(), folder=self.folder)
+        (self.folder / "config" / "opensearch.yml").write_text(settings)
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(self._java, stdout=log, stderr=log)
+        wait_until(self._answers, 90, "OpenSearch's first answer")
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.wait(timeout=60)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "server.log").read_text()[-4000:]
+        try:
+            with urllib.request.urlopen(f"{self.url}/_cluster/health", timeout=5) as answer:  # noqa: S310  ours
+                return answer.status == 200
+        except OSError:
             return False

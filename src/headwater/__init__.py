@@ -46,6 +46,7 @@ __all__ = [
     "Writer",
     "average_of",
     "calendar",
+    "capture",
     "correct",
     "corrected_time",
     "count",
@@ -63,6 +64,7 @@ __all__ = [
     "newest_of",
     "sessions",
     "side",
+    "sink",
     "sketch",
     "sliding",
     "sum_of",
@@ -105,6 +107,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'headwater' has no attribute {name!r}")
-    if name == "sketch":
-        return importlib.import_module("headwater.sketch")
+    if name in {"capture", "sink", "sketch"}:
+        return importlib.import_module(f"headwater.{name}")
     return getattr(importlib.import_module(f"headwater.{_HOMES.get(name, 'errors')}"), name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from headwater import operators
 from headwater.config import Settings, load
 from headwater.errors import HeadwaterError, UsageError
-from headwater.graph import Graph, Stream, View
+from headwater.graph import Capture, Graph, Sink, Stream, View
 from headwater.late import Late, side
 from headwater.position import Position
 from headwater.schema import Event
@@ -21,6 +21,9 @@ from headwater.sql import tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from headwater.capture.declared import Database
+    from headwater.sink.store import Target
 
 __all__ = ["App"]
 
@@ -36,6 +39,8 @@ class App:
         self.folder: Path | None = None
         self._streams: list[Stream] = []
         self._views: list[View] = []
+        self._sinks: list[Sink] = []
+        self._captures: list[Capture] = []
 
     def stream(
         self,
@@ -68,13 +73,15 @@ class App:
         topic: str | None = None,
         delay: str = "10 minutes",
         idle: str = "1 minute",
+        envelope: Literal["", "debezium"] = "",
     ) -> Stream:
         """Declares a table: a topic in which the newest record of a key is its row, and a record without value deletes it.
 
         A view that reads it sees rows that come in and rows that are taken out again. With ``time``, which says since when a row is
-        as it is, the table takes part in the watermark of its views; no row of it is ever late.
+        as it is, the table takes part in the watermark of its views; no row of it is ever late. ``envelope="debezium"`` is for topics of
+        captures, of ours or of Debezium: ``topic="shop.public.orders"``.
         """
-        spec = Stream(name, type, _names(key), time, delay, topic, idle=idle, table=True)
+        spec = Stream(name, type, _names(key), time, delay, topic, idle=idle, table=True, envelope=envelope)
         self._streams.append(spec)
         return spec
 
@@ -163,9 +170,20 @@ class App:
             )
         )
 
+    def sink(self, source: str, target: "Target", *, name: str | None = None) -> None:
+        """Keeps a store in step with a stream, table or view: ``app.sink("revenue", hw.sink.Postgres(url))``.
+
+        ``name`` is what its position is kept under, and what commands call it; without one, the source and the kind of store.
+        """
+        self._sinks.append(Sink(name or f"{source}.{target.kind}", source, target))
+
+    def capture(self, name: str, database: "Database") -> None:
+        """Follows a database: ``app.capture("shop", hw.capture.Postgres(url, tables=["public.orders"]))`` fills the topic ``shop.public.orders``."""
+        self._captures.append(Capture(name, database))
+
     def graph(self) -> Graph:
         """All declarations, checked. UsageError says what is wrong with the first bad one."""
-        return Graph(self.name, self._streams, self._views)
+        return Graph(self.name, self._streams, self._views, self._sinks, self._captures)
 
     def batch(
         self, view: str, upto: Position | str | None = None, settings: Settings | None = None

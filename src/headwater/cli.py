@@ -1,5 +1,5 @@
-"""The command line: demo, up, run, broker, view, graph, doctor; ``cli_log.py`` and ``cli_view.py`` have those that look after a
-log and after views.
+"""The command line: demo, up, run, broker, view, graph, doctor; ``cli_log.py``, ``cli_view.py`` and ``cli_sink.py`` have those that look
+after a log, views and sinks.
 
 Commands import what they need when they run, so that ``--help`` is quick. An error of ours becomes one
 line on standard error and the exit code of its kind; a traceback is a bug.
@@ -16,13 +16,15 @@ from typing import Annotated, Any, Never
 
 import typer
 
+from headwater.cli_capture import capture
 from headwater.cli_log import add_commands
 from headwater.cli_parts import AppFile, examples
+from headwater.cli_sink import sink
 from headwater.cli_view import view
 from headwater.config import Settings, load
 from headwater.errors import HeadwaterError, MachineError, UsageError
 
-__all__ = ["cli", "main"]
+__all__ = ["begin", "cli", "main", "stop_on_signals"]
 
 INTERRUPTED = 130
 
@@ -52,7 +54,9 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+cli.add_typer(sink, name="sink")
 cli.add_typer(view, name="view")
+cli.add_typer(capture, name="capture")
 
 Supervised = Annotated[bool, typer.Option("--supervised", hidden=True)]
 
@@ -90,7 +94,7 @@ def demo(
     from headwater.demo.run import Demo, Plan
 
     plan = Plan(seconds=seconds, seed=seed, rate=rate, speed=speed, port=port, data=data)
-    raise typer.Exit(Demo(load(), plan, _stop_on_signals()).run())
+    raise typer.Exit(Demo(load(), plan, stop_on_signals()).run())
 
 
 @cli.command(epilog=examples("headwater up app.py", "HEADWATER_LOG=kafka://kafka:9092 headwater up app.py"))
@@ -104,10 +108,11 @@ def up(app: AppFile) -> None:
     settings = load()
     graph = App.load(str(app)).graph()
     java.require()
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     with contextlib.suppress(Interrupted), Node(settings, app, graph, stop=stop) as node:
         node.start_log()
         typer.echo(f"log      {node.settings.bootstrap}")
+        node.start_captures()
         node.start_views()
         typer.echo(f"console  {node.url}")
         typer.echo(f"logs     {node.folder / 'logs'}")
@@ -130,7 +135,7 @@ def run(
     from headwater.app import App
     from headwater.pipeline.runner import Runner
 
-    settings = _begin(supervised=supervised)
+    settings = begin(supervised=supervised)
     declared = App.load(str(app))
     declared.graph()
     java.require()
@@ -139,7 +144,7 @@ def run(
         runner.once()
         return
     runner.start()  # until here a signal ends the process at once: nothing has been published yet
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     try:
         if ready is not None:
             ready.touch()
@@ -174,7 +179,7 @@ def broker(
     """The embedded log alone, for any Kafka client."""
     from headwater.kafka.server import serve
 
-    settings = _begin(
+    settings = begin(
         supervised=supervised, log=f"embedded:{data}" if data else None, broker_port=port, flush=flush
     )
     if settings.embedded is None:
@@ -226,7 +231,18 @@ def console(info: str, *, supervised: Supervised = False) -> None:
     from headwater.node import serve_console
     from headwater.view import Info
 
-    serve_console(_begin(supervised=supervised), msgspec.json.decode(info, type=Info))
+    serve_console(begin(supervised=supervised), msgspec.json.decode(info, type=Info))
+
+
+@cli.command(hidden=True)
+def sinks(app: AppFile, *, supervised: Supervised = False) -> None:
+    """All sinks of an application; one that cannot run says so in the log, and the others go on."""
+    from headwater.app import App
+    from headwater.sink.run import Sinks
+
+    settings = begin(supervised=supervised)
+    graph = App.load(str(app)).graph()
+    Sinks(settings.access, graph, settings.data).run(stop_on_signals(), forever=True)
 
 
 @cli.command(hidden=True)
@@ -243,9 +259,9 @@ def traffic(
     from headwater.demo.feed import feed
     from headwater.demo.traffic import Traffic
 
-    settings = _begin(supervised=supervised)
+    settings = begin(supervised=supervised)
     shop = Traffic(seed=seed, seconds=seconds, rate=rate, speed=speed)
-    feed(shop, settings.access, partitions=settings.partitions, tally=tally, stop=_stop_on_signals())
+    feed(shop, settings.access, partitions=settings.partitions, tally=tally, stop=stop_on_signals())
 
 
 @cli.command(hidden=True)
@@ -256,11 +272,11 @@ def batch(app: AppFile, out: Path, *, supervised: Supervised = False) -> None:
     from headwater.app import App
     from headwater.pipeline.batch import rows
 
-    settings = _begin(supervised=supervised)
+    settings = begin(supervised=supervised)
     out.write_bytes(msgspec.json.encode(rows(App.load(str(app)), settings)))
 
 
-def _begin(*, supervised: bool, **overrides: Any) -> Settings:
+def begin(*, supervised: bool, **overrides: Any) -> Settings:
     """What every long-running command does first."""
     if supervised:
         from headwater.supervisor import end_with_supervisor
@@ -282,7 +298,7 @@ def _end_without_driver() -> None:
         os._exit(code)
 
 
-def _stop_on_signals() -> threading.Event:
+def stop_on_signals() -> threading.Event:
     """An event that Ctrl-C and SIGTERM set, instead of ending the process in the middle of something."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

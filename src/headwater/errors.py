@@ -5,6 +5,8 @@
     ├── MachineError      the machine: no Java, a port in use, a missing jar
     ├── ProtocolError     the peer: bytes that do not follow the protocol
     ├── StorageError      the disk: a full or failing disk, a data folder in use
+    ├── CaptureError      the database: it does not have, or may not give, what a capture needs
+    ├── Away              a store or database: it does not answer, and may come back
     ├── Fenced            a successor: it has taken over, and this process ends
     ├── Behind            a view: it has not come as far as was asked, in the time that was given
     └── Refused           a request that the log answers with one of Kafka's error codes
@@ -17,7 +19,9 @@ from enum import IntEnum
 from typing import ClassVar
 
 __all__ = [
+    "Away",
     "Behind",
+    "CaptureError",
     "ErrorCode",
     "Fenced",
     "HeadwaterError",
@@ -74,6 +78,18 @@ class StorageError(HeadwaterError):
     """The disk failed or is not ours to write."""
 
     exit_code = 5
+
+
+class CaptureError(HeadwaterError):
+    """A captured database does not have, or may not give, what the capture needs: it stops, and says the way out."""
+
+    exit_code = 8
+
+
+class Away(HeadwaterError):  # noqa: N818  it may come back
+    """A store or a database does not answer: whoever needs it waits and tries again, for ever, and says so."""
+
+    exit_code = 3
 
 
 class Fenced(HeadwaterError):  # noqa: N818  the word of the protocol

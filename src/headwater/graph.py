@@ -15,7 +15,7 @@ from headwater.errors import UsageError
 from headwater.late import ARRIVAL, DURATION, Late, duration_us, side
 from headwater.schema import Column, Event, columns
 
-__all__ = ["RESERVED", "Graph", "Stream", "View"]
+__all__ = ["RESERVED", "Capture", "Graph", "Sink", "Stream", "View"]
 
 RESERVED = (".progress", ".late", ".ledger", ".invalid", ".dead", ".shadow")
 """Endings of topics that Headwater writes beside a view or stream."""
@@ -42,6 +42,8 @@ class Stream(msgspec.Struct, frozen=True):
     """Whether a view writes it."""
     fields: tuple[Column, ...] = ()
     """The columns of a view, which has no type."""
+    envelope: Literal["", "debezium"] = ""
+    """What the rows of a table are wrapped in by whoever captures them."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -71,10 +73,34 @@ class View(msgspec.Struct, frozen=True):
     """Whether rows are published whenever they change, or once they are complete."""
 
 
+class Sink(msgspec.Struct, frozen=True):
+    """A declared sink: a stream, table or view, and the store that is kept in step with it."""
+
+    name: str
+    source: str
+    target: Any
+    """Where to (``headwater.sink.store.Target``)."""
+
+
+class Capture(msgspec.Struct, frozen=True):
+    """A declared capture: a database whose tables become the topics ``<name>.<schema>.<table>``."""
+
+    name: str
+    database: Any
+    """Where from (``headwater.capture.declared.Database``)."""
+
+
 class Graph:
     """Streams and views by name, in build order. Building one checks it; a wrong one cannot be had."""
 
-    def __init__(self, name: str, streams: Sequence[Stream], views: Sequence[View]) -> None:
+    def __init__(
+        self,
+        name: str,
+        streams: Sequence[Stream],
+        views: Sequence[View],
+        sinks: Sequence[Sink] = (),
+        captures: Sequence[Capture] = (),
+    ) -> None:
         self.name = name
         _check_names([*streams, *views])
         self.streams = {stream.name: stream for stream in streams}
@@ -90,6 +116,10 @@ class Graph:
         for view in views:
             _check_tier(view, self.views, self.inputs(view).values())
             _check_horizon(view, self.inputs(view).values())
+        self.sinks = {sink.name: sink for sink in sinks}
+        _check_sinks(sinks, {**self.streams, **self.views})
+        self.captures = {capture.name: capture for capture in captures}
+        _check_captures(captures)
 
     def inputs(self, view: View) -> dict[str, Stream]:
         """The streams, tables and views that a view reads, by parameter name."""
@@ -145,6 +175,8 @@ class Graph:
             for view in readers:
                 edge = "└─►" if view is readers[-1] else "├─►"
                 lines.append(f"  {edge} {view.name:<{width}}  {_view_line(view, source.name)}")
+        for sink in self.sinks.values():
+            lines += ["", f"{sink.name}  sink · {sink.source} ─► {sink.target.kind}"]
         for name, each in (steps or {}).items():
             lines += ["", f"{name}  keeps", *(f"  {step}" for step in each or ["nothing but its rows"])]
         return "\n".join(lines)
@@ -153,7 +185,8 @@ class Graph:
 def _stream_line(stream: Stream) -> str:
     if stream.table:
         time = f" · time {stream.time} · delay {stream.delay}" if stream.time else ""
-        return f"{stream.name}  table · topic {stream.topic} · key {', '.join(stream.key)}{time}"
+        wrapped = f" · in {stream.envelope}'s envelope" if stream.envelope else ""
+        return f"{stream.name}  table · topic {stream.topic} · key {', '.join(stream.key)}{time}{wrapped}"
     where = f"topics {stream.pattern}" if stream.pattern else f"topic {stream.topic}"
     time = "of arrival" if stream.time == ARRIVAL else stream.time
     return f"{stream.name}  {where} · key {', '.join(stream.key)} · time {time} · delay {stream.delay}"
@@ -191,6 +224,41 @@ def _check_names(specs: Iterable[Stream | View]) -> None:
         seen[spec.name] = spec
 
 
+def _check_sinks(sinks: Sequence[Sink], sources: Mapping[str, Stream | View]) -> None:
+    seen: set[str] = set()
+    for sink in sinks:
+        if not NAME.fullmatch(sink.name):
+            raise UsageError(
+                f"sink name {sink.name!r} is no name", expected="letters, digits, '.', '_' and '-'"
+            )
+        if sink.name in seen:
+            raise UsageError(f"two sinks are named {sink.name!r}", hint="give one of them another with name=")
+        seen.add(sink.name)
+        source = sources.get(sink.source)
+        if source is None:
+            raise UsageError(
+                f"sink {sink.name!r}: {sink.source!r} is no stream, table or view",
+                hint=_nearest(sink.source, sources),
+            )
+        if isinstance(source, Stream) and source.pattern is not None:
+            raise UsageError(
+                f"sink {sink.name!r}: stream {sink.source!r} is a pattern of topics", expected="one topic"
+            )
+
+
+def _check_captures(captures: Sequence[Capture]) -> None:
+    seen: set[str] = set()
+    for capture in captures:
+        if not NAME.fullmatch(capture.name):
+            raise UsageError(
+                f"capture name {capture.name!r} is no name", expected="letters, digits, '.', '_' and '-'"
+            )
+        if capture.name in seen:
+            raise UsageError(f"two captures are named {capture.name!r}", hint="give one of them another name")
+        seen.add(capture.name)
+        capture.database.check(capture.name)
+
+
 def _kind(spec: Stream | View) -> str:
     return "view" if isinstance(spec, View) else "table" if spec.table else "stream"
 
@@ -222,6 +290,10 @@ def _check_stream(stream: Stream) -> None:
             )
     if stream.pattern is not None:
         _check_pattern(stream, what)
+    if stream.envelope not in {"", "debezium"}:
+        raise UsageError(
+            f"{what}: envelope is wrong", got=repr(stream.envelope), expected="'debezium', or none"
+        )
 
 
 def _check_event_time(stream: Stream, kinds: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
     broker    the embedded log, unless the settings name an Apache Kafka
     pipeline  the application's views on Spark
     console   view tables, HTTP and the live pages
+    sinks     the application's stores outside, if it has any
 
 Each is a process of its own under one supervisor and meets the others through topics only. They are
 started in this order and ended in the opposite one.
@@ -84,7 +85,16 @@ class Node:
     def start_views(self) -> None:
         """Spark and the console together: neither waits for the other."""
         self._ready_file.unlink(missing_ok=True)
-        self.supervisor.start(self._console(), self._pipeline())
+        sinks = [self._sinks()] if self.graph.sinks else []
+        self.supervisor.start(self._console(), self._pipeline(), *sinks)
+
+    def start_captures(self) -> None:
+        """A process for each captured database; none is waited for, since a database may be away."""
+        self.supervisor.start(*(self._capture(name) for name in self.graph.captures))
+
+    def _capture(self, name: str) -> Part:
+        argv = (sys.executable, "-m", "headwater", "capture", "run", "--supervised", name, str(self.app))
+        return Part(f"capture-{name}", argv, lambda: True, self._environ)
 
     def part(self, name: str, *arguments: str, ready_s: float = 60.0) -> Part:
         """Work beside the node that ends by itself, with the node's settings."""
@@ -104,6 +114,9 @@ class Node:
     def _pipeline(self) -> Part:
         argv = command("run", str(self.app), "--ready", str(self._ready_file))
         return Part("pipeline", argv, self._ready_file.exists, self._environ, SPARK_READY_S)
+
+    def _sinks(self) -> Part:
+        return Part("sinks", command("sinks", str(self.app)), environ=self._environ)
 
     def _console(self) -> Part:
         views = tuple(ViewInfo(view.name, view.key) for view in self.graph.views.values())

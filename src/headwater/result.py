@@ -101,6 +101,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What its state depends on (``pipeline/definition.py``): the run goes on only with the same."""
     edits: tuple[Edit, ...] = ()
     """When the rest of it was changed."""
+    columns: dict[str, str] = {}
+    """The columns of its rows in Spark's notation: who keeps them in tables of another kind makes these tables by it."""
     watermark: int | None = None
     """By what its rows were judged late, in microseconds; None for a view that keeps nothing for a time."""
     complete: int | None = None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from headwater.clock import Clock, SystemClock
-from headwater.errors import Fenced, HeadwaterError, MachineError, StorageError, UsageError
+from headwater.errors import CaptureError, Fenced, HeadwaterError, MachineError, StorageError, UsageError
 
 __all__ = ["Interrupted", "Part", "Supervisor", "end_with_supervisor"]
 
@@ -249,9 +249,9 @@ class Supervisor:
 
 
 _MEANING: dict[int, type[HeadwaterError]] = {
-    kind.exit_code: kind for kind in (UsageError, MachineError, StorageError, Fenced)
+    kind.exit_code: kind for kind in (UsageError, MachineError, StorageError, CaptureError, Fenced)
 }
-_FINAL = {UsageError.exit_code, Fenced.exit_code}
+_FINAL = {UsageError.exit_code, CaptureError.exit_code, Fenced.exit_code}
 """Exit codes of children that must not come back: nothing would be different, or a successor is at work."""
 
 

@@ -9,6 +9,7 @@ import datetime as dt
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,11 +51,13 @@ KINDS = {
     "joins": Kind(STAGE, "kills", 10, (0, 9), variant="joins"),
     "joins-kafka": Kind(STAGE, "kills", 10, (0, 2), variant="joins-kafka"),
     "joins-executor": Kind(STAGE, "kills", 10, (0, 2), variant="joins-executor"),
+    "sink": Kind("sink/test_sink_kill.py", "kills", 10, (0, 29), "SINK_SEED", "SINK_KILLS"),
     "time": Kind("pipeline/test_any_order.py", "orders of arrival", 1, (0, 99), "TIME_SEED", "TIME_SEEDS"),
     "tables": Kind(
         "pipeline/test_any_tables.py", "histories of tables", 1, (0, 99), "TABLES_SEED", "TABLES_SEEDS"
     ),
     "skew": Kind("pipeline/test_skew.py", "rows of a key", 1_000_000, (0, 0), "SKEW_SEED", "SKEW_ROWS"),
+    "capture": Kind("capture/test_capture_kill.py", "kills", 10, (0, 9)),
     "fuzz": Kind("kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
 }
 
@@ -84,11 +87,7 @@ def run(name: str, first: int, last: int) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         tally = Path(folder) / "tally"
         told = os.environ | chosen | {"CRASH_TALLY": str(tally)}
-        try:
-            code = subprocess.run(command, env=told, timeout=SLICE_S, check=False).returncode
-            outcome = {0: "passed", 2: "interrupted"}.get(code, "failed")
-        except subprocess.TimeoutExpired:
-            outcome = "too long"
+        outcome = _outcome(command, told)
         seconds = round((dt.datetime.now(dt.UTC) - began).total_seconds())
         whole = {"outcome": outcome, kind.unit: int(chosen[kind.amount_variable]), "seconds": seconds}
         found = (
@@ -99,6 +98,20 @@ def run(name: str, first: int, last: int) -> bool:
             about = {"date": f"{began:%Y-%m-%d}", "kind": name, "seeds": "", "commit": commit}
             outcomes.write(json.dumps(about | line) + "\n")
     return outcome == "passed"
+
+
+def _outcome(command: list[str], environ: dict[str, str]) -> str:
+    """How the tests ended; those that take too long are ended with all servers that they have started."""
+    with subprocess.Popen(command, env=environ, process_group=0) as process:
+        try:
+            code = process.wait(SLICE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return "too long"
+        except KeyboardInterrupt:  # it is in a group of its own, and has not heard it
+            os.killpg(process.pid, signal.SIGINT)
+            code = process.wait()
+    return {0: "passed", 2: "interrupted"}.get(code, "failed")
 
 
 def lines(tally: Path, first: int, last: int, outcome: str) -> list[dict[str, Any]]:

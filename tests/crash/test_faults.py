@@ -37,9 +37,11 @@ def test_a_whole_run_is_what_was_promised():
         "joins": 100,
         "joins-kafka": 30,
         "joins-executor": 30,
+        "sink": 300,
         "time": 100,
         "tables": 100,
         "skew": 1_000_000,
+        "capture": 100,
         "fuzz": 100_000,
     }
 

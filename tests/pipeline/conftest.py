@@ -8,6 +8,7 @@ import pytest
 from headwater.config import Settings
 from headwater.pipeline import session
 from ordershop import Shop
+from pipeline.driver import JAVA
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +19,12 @@ def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(spark_folder: Path):
-    running = session.start(Settings(log=f"embedded:{spark_folder}", spark="local[12,4]", spark_memory="2g"))
+    """Nearly every test has queries of its own, over a few rows: compiling them would take longer than running them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", JAVA)
+        running = session.start(
+            Settings(log=f"embedded:{spark_folder}", spark="local[12,4]", spark_memory="2g")
+        )
     yield running
     running.stop()
 

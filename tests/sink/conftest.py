@@ -7,6 +7,7 @@ import pytest
 from headwater.position import Position
 from headwater.sink import Delivery
 from servers import wait_until
+from sink.killed import start_nursery
 from viewlog import ViewLog
 
 
@@ -46,3 +47,13 @@ def deliver(bootstrap, tmp_path):
     yield start
     for delivery in running:
         delivery.stop()
+
+
+@pytest.fixture(scope="session")
+def nursery():
+    """Where writers are born that a test kills."""
+    process = start_nursery()
+    yield process
+    process.stdin.close()
+    assert process.wait(20) == 0
+    process.stdout.close()

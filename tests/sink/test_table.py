@@ -153,3 +153,12 @@ def test_a_file_that_is_no_table_is_one_clear_error(path):
 
     with pytest.raises(StorageError, match=r"revenue\.db.*remove the file"):
         SqliteTable(path)
+
+
+def test_a_row_deleted_and_begun_anew_in_one_batch_takes_the_place_of_a_greater_version(table, path):
+    table.apply([change("DE", '{"total":10}', 0, version=10)], at(1))
+
+    applied = table.apply([change("DE", None, 1), change("DE", '{"total":3}', 2, version=3)], at(3))
+
+    assert stored(path) == {"DE": '{"total":3}'}
+    assert [each.offset for each in applied] == [2]

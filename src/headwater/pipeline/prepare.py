@@ -70,6 +70,7 @@ def prepare(
         views=tuple(each.name for each in graph.upstream(view)),
         open_ended=not judged
         and any(not each.table and not each.view for each in graph.inputs(view).values()),
+        columns={column.name: column.kind for column in kinds.columns_of(frame.schema)},
     )
 
 

@@ -81,6 +81,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """The views among its inputs."""
     open_ended: bool = False
     """Whether it reads streams and has no watermark: nothing of it is ever complete."""
+    columns: dict[str, str] = {}
+    """The columns of its rows, in Spark's notation."""
 
 
 class Publisher:
@@ -251,6 +253,7 @@ class Publisher:
             definition=self._prepared.definition.digest,
             parts=self._prepared.definition.parts,
             edits=self._edits(batch),
+            columns=self._prepared.columns,
             watermark=watermark if self._prepared.inputs else None,
             complete=self._complete(before, watermark),
             views=self._prepared.views,

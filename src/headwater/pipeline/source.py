@@ -6,7 +6,7 @@ text of the record's key. Invalid records never reach a view; ``observe`` counts
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column as SparkColumn
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from headwater.access import Log, access
 from headwater.graph import Graph, Stream
 from headwater.late import ARRIVAL
-from headwater.pipeline import history, time, wire
+from headwater.pipeline import enveloped, history, time, wire
 from headwater.pipeline.current import DELETED, ID, current
 from headwater.pipeline.split import Judge, late_split, listened
 from headwater.pipeline.topics import Positions, pattern
@@ -47,7 +47,7 @@ FETCH_WAIT_MS = "10"
 Kafka's default of 500 ms would be added to every micro-batch. Between batches nobody polls, so it costs nothing."""
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
-"""For topics of views: what stands there of a batch that came to nothing was never published."""
+"""For topics of views and captures: what stands there of a batch that came to nothing was never published."""
 
 TOPIC, PARTITION, OFFSET, KEY, VALUE = "_topic", "_partition", "_offset", "_record", "_value"
 WHERE = (TOPIC, PARTITION, OFFSET)
@@ -63,6 +63,9 @@ OF_RECORD = {
 """Names of ours for what belongs to a record: an event may have fields called topic, partition or value."""
 PLAIN = {"timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"}
 """How views write times without a zone; they end in a Z all the same."""
+TEXTS = {"TIMESTAMP": "try_cast({0} AS TIMESTAMP)"}
+"""What is read as text first, and how it is made of that. Spark would take a number for seconds, and one record in milliseconds
+would end event time for good."""
 CORRUPT = "_corrupt"
 VALID = "_valid"
 
@@ -96,7 +99,7 @@ def records(spark: SparkSession, log: Log, spec: Stream, graph: Graph, *, realti
         reader = reader.option("maxOffsetsPerTrigger", BATCH_RECORDS_MAX).option(
             "kafka.fetch.max.wait.ms", FETCH_WAIT_MS
         )
-    if spec.view:
+    if _transactional(spec):
         reader = reader.options(**COMMITTED)
     place = [PARTITION, OFFSET] if spec.time and not spec.table else []
     parsed = _parsed(reader.load(), spec, [*_kept(spec), *place])
@@ -125,7 +128,7 @@ def batch(
     """
     if ends is None:
         reader = spark.read.format("kafka").options(**READ, **_subscription(log, spec, graph))
-        raw = reader.options(**COMMITTED if spec.view else {}).load()
+        raw = reader.options(**COMMITTED if _transactional(spec) else {}).load()
     elif ends:
         raw = _stretch(spark, log, spec, {}, ends)
     else:
@@ -166,12 +169,17 @@ def _stretch(spark: SparkSession, log: Log, spec: Stream, starts: Positions, end
         ),
         "endingOffsets": json.dumps(ends),
     }
-    return spark.read.format("kafka").options(**READ | options | (COMMITTED if spec.view else {})).load()
+    committed = COMMITTED if _transactional(spec) else {}
+    return spark.read.format("kafka").options(**READ | options | committed).load()
 
 
 def _subscription(log: Log, spec: Stream, graph: Graph) -> dict[str, str]:
     where = {"subscribe": spec.topic} if spec.pattern is None else {"subscribePattern": pattern(spec, graph)}
     return {**access(log).spark(), **where}
+
+
+def _transactional(spec: Stream) -> bool:
+    return spec.view or bool(spec.envelope)
 
 
 def _kept(spec: Stream) -> list[str]:
@@ -217,13 +225,15 @@ def _changes(valid: DataFrame, spec: Stream) -> DataFrame:
 def _parsed(raw: DataFrame, spec: Stream, kept: list[str]) -> DataFrame:
     """The event's columns and whether the record is valid, for every record.
 
-    ``inline`` keeps Spark from parsing once more for each filter behind it. Timestamps are read as text first:
-    Spark would take a number for seconds, and one record in milliseconds would end event time for good.
+    ``inline`` keeps Spark from parsing once more for each filter behind it.
     """
     fields = spec.columns
+    if spec.envelope:
+        raw = enveloped.opened(raw, spec)
     own = [f"{OF_RECORD[name]} AS {name}" for name in kept]
-    rows = raw.selectExpr("value", *own).selectExpr(*kept, f"inline(array({_from_json(fields)}))")
-    typed = rows.selectExpr(*kept, *map(_typed, fields), CORRUPT)
+    texts = TEXTS | ({"DATE": enveloped.DATE} if spec.envelope else {})
+    rows = raw.selectExpr("value", *own).selectExpr(*kept, f"inline(array({_from_json(fields, texts)}))")
+    typed = rows.selectExpr(*kept, *(_typed(field, texts) for field in fields), CORRUPT)
     present = [check for field in fields for check in _present(_quoted(field.name), field)]
     valid = " AND ".join([f"{CORRUPT} IS NULL", *present])
     if spec.table:
@@ -232,13 +242,13 @@ def _parsed(raw: DataFrame, spec: Stream, kept: list[str]) -> DataFrame:
     return typed.selectExpr(*kept, *names, f"{valid} AS {VALID}")
 
 
-def _from_json(fields: tuple[Column, ...]) -> str:
+def _from_json(fields: tuple[Column, ...], texts: Mapping[str, str]) -> str:
     """SQL for the record's columns; of text that is no object, none."""
     text = "CAST(value AS STRING)"
     options = {"columnNameOfCorruptRecord": CORRUPT, **PLAIN}
     pairs = ", ".join(f"{literal(name)}, {literal(value)}" for name, value in options.items())
     whole = f"IF(startswith(ltrim({text}), '{{'), {text}, '-')"
-    return f"from_json({whole}, {literal(_parse_schema(fields))}, map({pairs}))"
+    return f"from_json({whole}, {literal(_parse_schema(fields, texts))}, map({pairs}))"
 
 
 def _keyed(typed: DataFrame, spec: Stream, valid: SparkColumn) -> DataFrame:
@@ -251,7 +261,8 @@ def _keyed(typed: DataFrame, spec: Stream, valid: SparkColumn) -> DataFrame:
         whole, parts = text.isNotNull(), [F.nullif(text, F.lit("[null]"))]
     else:
         array = F.from_json(text, "ARRAY<STRING>")
-        whole, parts = F.size(array) == len(spec.key), [F.get(array, n) for n in range(len(spec.key))]
+        whole = F.coalesce(F.size(array) == len(spec.key), F.lit(False))
+        parts = [F.get(array, n) for n in range(len(spec.key))]
     read = {
         name: F.try_to_binary(part, F.lit("base64"))
         if kinds[name] == "BINARY"
@@ -268,17 +279,15 @@ def _keyed(typed: DataFrame, spec: Stream, valid: SparkColumn) -> DataFrame:
     return judged.select(*[keys[n].alias(n) if n in keys else _quoted(n) for n in judged.columns])
 
 
-def _parse_schema(fields: tuple[Column, ...]) -> str:
-    kinds = [
-        f"{_quoted(field.name)} {'STRING' if field.kind == 'TIMESTAMP' else field.kind}" for field in fields
-    ]
+def _parse_schema(fields: tuple[Column, ...], texts: Mapping[str, str]) -> str:
+    kinds = [f"{_quoted(field.name)} {'STRING' if field.kind in texts else field.kind}" for field in fields]
     return ", ".join([*kinds, f"{CORRUPT} STRING"])
 
 
-def _typed(field: Column) -> str:
+def _typed(field: Column, texts: Mapping[str, str]) -> str:
     column = name = _quoted(field.name)
-    if field.kind == "TIMESTAMP":
-        column = f"try_cast({column} AS TIMESTAMP)"
+    if field.kind in texts:
+        column = texts[field.kind].format(column)
     if field.default is not None:
         default = literal(f'{{"v":{field.default}}}')
         column = f"coalesce({column}, from_json({default}, {literal(f'v {field.kind}')}).v)"

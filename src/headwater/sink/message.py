@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from headwater.change import Change
+from headwater.sink.envelope import Opened
 
-__all__ = ["read"]
+__all__ = ["read", "sort"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +43,32 @@ def read(messages: Iterable[Any]) -> tuple[list[Change], dict[int, int]]:
     return changes, offsets
 
 
-def _change(message: Any) -> Change:
+def sort(
+    messages: Iterable[Any], *, keyless: bool = False, opened: Opened | None = None
+) -> tuple[list[Change], dict[int, int], list[tuple[Any, str]]]:
+    """As `read`, but what is no row is given back with the reason; ``keyless`` where rows need no key, ``opened`` where they are in an envelope."""
+    changes: list[Change] = []
+    offsets: dict[int, int] = {}
+    refused: list[tuple[Any, str]] = []
+    for message in messages:
+        offsets[message.partition()] = message.offset() + 1
+        try:
+            changes.append(_change(message, keyless=keyless, opened=opened))
+        except (ValueError, msgspec.MsgspecError) as error:
+            refused.append((message, f"no row: {error}"))
+    return changes, offsets, refused
+
+
+def _change(message: Any, *, keyless: bool = False, opened: Opened | None = None) -> Change:
     key, value = message.key(), message.value()
+    if opened is not None:
+        key, value = opened(key, value)
     if key is None:
-        raise ValueError("a row needs a key")
+        if not keyless:
+            raise ValueError("a row needs a key")
+        key = b""
     return Change(
-        key=key.decode(),
+        key=key.decode(errors="replace" if keyless else "strict"),
         value=None if value is None else value.decode(),
         partition=message.partition(),
         offset=message.offset(),

@@ -12,7 +12,7 @@ another format is begun anew: everything in it can be had again from the log.
 
 import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import StorageError
 from headwater.position import Position
+from headwater.sink.rows import Newest, newest
 
 __all__ = ["SqliteTable"]
 
@@ -40,7 +41,7 @@ UPSERT = """
 INSERT INTO row (key, value, partition, offset, timestamp, version) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value, partition = excluded.partition,
     offset = excluded.offset, timestamp = excluded.timestamp, version = excluded.version
-WHERE excluded.version IS NULL OR row.version IS NULL OR excluded.version > row.version
+WHERE ? OR excluded.version IS NULL OR row.version IS NULL OR excluded.version > row.version
 """
 MOVE = "INSERT INTO position VALUES (?, ?) ON CONFLICT (partition) DO UPDATE SET offset = excluded.offset"
 
@@ -72,12 +73,12 @@ class SqliteTable:
         A change before the stored position was applied earlier and is dropped; so is one whose version
         is not greater than the stored row's; of several changes of one key only the newest is written.
         """
-        fresh = _newest([c for c in changes if c.offset >= self._offsets.get(c.partition, 0)])
+        fresh = newest(c for c in changes if c.offset >= self._offsets.get(c.partition, 0))
         moved = {p: o for p, o in position.of(self.topic).items() if o > self._offsets.get(p, 0)}
         if not moved:
             return []
         with self._transaction():
-            applied = self._upsert(fresh)
+            applied = self._upsert(fresh.values())
             self._connection.executemany(MOVE, moved.items())
         self._offsets.update(moved)
         return applied
@@ -109,13 +110,15 @@ class SqliteTable:
     def close(self) -> None:
         self._connection.close()
 
-    def _upsert(self, changes: Sequence[Change]) -> list[Change]:
+    def _upsert(self, rows: Iterable[Newest]) -> list[Change]:
         execute = self._connection.execute
-        return [
-            c
-            for c in changes
-            if execute(UPSERT, (c.key, c.value, c.partition, c.offset, c.timestamp_ms, c.version)).rowcount
-        ]
+        applied = []
+        for row in rows:
+            c = row.change
+            values = (c.key, c.value, c.partition, c.offset, c.timestamp_ms, c.version, row.anew)
+            if execute(UPSERT, values).rowcount:
+                applied.append(c)
+        return applied
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -128,17 +131,6 @@ class SqliteTable:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
-
-
-def _newest(changes: Sequence[Change]) -> list[Change]:
-    """The change of each key that wins: the last, unless an earlier one has a version as great."""
-    newest: dict[str, Change] = {}
-    for change in changes:
-        held = newest.get(change.key)
-        if held is None or held.version is None or change.version is None or change.version > held.version:
-            newest.pop(change.key, None)  # so that the order of the result is the order of the log
-            newest[change.key] = change
-    return list(newest.values())
 
 
 def _build(connection: sqlite3.Connection) -> tuple[int, str]:

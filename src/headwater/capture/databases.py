@@ -1,0 +1,92 @@
+"""What an application declares of a MariaDB, MySQL or SQLite database, or of a table to be polled. Making one opens nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from headwater.capture.declared import Concealing
+from headwater.capture.mariadb import ANEW, MariaDBSource
+from headwater.capture.polling import PollingSource
+from headwater.capture.source import Source
+from headwater.capture.sqlite import SqliteSource
+
+__all__ = ["MariaDB", "Polling", "Sqlite"]
+
+
+class MariaDB(Concealing, frozen=True):
+    """MariaDB 10.11 or later, or MySQL 8, at ``mysql://user:password@host:port``. Tables are ``database.table``; ``*`` is any name."""
+
+    url: str
+    tables: Sequence[str]
+    partitions: int | None = None
+    decimals: Literal["precise", "string"] = "precise"
+    """Decimals as Debezium's bytes, or as text."""
+
+    @property
+    def kind(self) -> str:
+        return "mariadb"
+
+    def check(self, name: str) -> None:
+        self.open(name, Path())
+
+    def open(self, name: str, folder: Path) -> Source:
+        del folder  # a large transaction is passed on as it comes
+        return MariaDBSource(name, self.url, self.tables, decimals=self.decimals)
+
+    def anew(self) -> str:
+        return ANEW
+
+    def remove(self, name: str) -> None:
+        """Nothing is left in the server: it keeps its binlog by time."""
+
+
+class Sqlite(Concealing, frozen=True):
+    """A SQLite file, captured by triggers on its tables."""
+
+    path: str | Path
+    tables: Sequence[str]
+    partitions: int | None = None
+
+    @property
+    def kind(self) -> str:
+        return "sqlite"
+
+    def check(self, name: str) -> None:
+        self.open(name, Path())
+
+    def open(self, name: str, folder: Path) -> Source:
+        del folder
+        return SqliteSource(name, self.path, self.tables)
+
+    def anew(self) -> str:
+        return ANEW
+
+    def remove(self, name: str) -> None:
+        SqliteSource(name, self.path, self.tables).remove()
+
+
+class Polling(Concealing, frozen=True):
+    """A table of a database without any log, by a column that grows with every change. Deletes are not seen."""
+
+    url: str
+    table: str
+    version: str
+    partitions: int | None = None
+    every_s: float = 1
+
+    @property
+    def kind(self) -> str:
+        return "polling"
+
+    def check(self, name: str) -> None:
+        self.open(name, Path())
+
+    def open(self, name: str, folder: Path) -> Source:
+        del folder
+        return PollingSource(name, self.url, self.table, self.version, every_s=self.every_s)
+
+    def anew(self) -> str:
+        return ANEW
+
+    def remove(self, name: str) -> None:
+        """Polling leaves nothing behind."""

@@ -1,0 +1,367 @@
+"""Feed: the one loop of all captures: records of a database into its change topics, with the position behind them in the same transaction.
+
+The position stands in the compacted topic ``<name>.capture``. At every start the producer's name is claimed first, which ends what a
+predecessor has left open and shuts out one that still lives; only then is the position read. So whatever is killed, whenever: a reader
+of committed records sees every transaction of the database once, whole, and in order.
+"""
+
+import contextlib
+import logging
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+from confluent_kafka import KafkaException, Producer
+
+from headwater.access import Log, access
+from headwater.capture.alarm import Alarm, Retaining
+from headwater.capture.control import Command, Control, Notice
+from headwater.capture.ledger import State, last_state, schemas
+from headwater.capture.source import Part, Record, Source
+from headwater.client import Client, producer
+from headwater.clock import Clock, SystemClock
+from headwater.errors import Away, CaptureError, Fenced, MachineError
+
+__all__ = ["Askable", "Feed", "Recalling", "restart", "transactional_id"]
+
+COMMIT_RECORDS = 50_000
+COMMIT_S = 0.5
+"""A transaction of the log takes in transactions of the database until then, while they come without a pause."""
+FULL_RECORDS = 1_000
+"""A part with fewer records says that the database has no more at the moment: they are committed at once."""
+HEARTBEAT_S = 5.0
+"""So often the position moves on while nothing of ours is changed: the database need not keep its log."""
+UNSENT_BYTES = 32 << 20
+"""As much waits for the log; then the database waits."""
+TRANSACTION_TIMEOUT_MS = 900_000
+INIT_S = 30.0
+COMMIT_TIMEOUT_S = 60.0
+BACKOFF_S = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+PAUSED_S = 0.2
+FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
+PRODUCER = {
+    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+    "compression.type": "lz4",
+    "delivery.report.only.error": True,
+    "queue.buffering.max.messages": 1_000_000,
+    "message.max.bytes": 100_000_000,
+    "batch.num.messages": 10_000,
+    "linger.ms": 5,
+}
+FOREVER = {"retention.ms": "-1"}
+
+logger = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Recalling(Protocol):
+    """A source that wants to know which versions of its tables' schemas are in ``<name>.schema`` already."""
+
+    def recall(self, records: list[bytes]) -> None:
+        """The values of the topic, oldest first; called before each `Source.read`."""
+
+
+@runtime_checkable
+class Askable(Protocol):
+    """A source that can be asked for rows while it runs, and that has something to tell."""
+
+    notices: list[Notice]
+    """What has happened since the loop looked last."""
+
+    def asked(self, position: str, command: Command) -> str:
+        """The position with the command's wish in it; CaptureError if it cannot be."""
+
+
+def transactional_id(name: str) -> str:
+    """The name by which the producers of a capture shut each other out."""
+    return f"headwater.capture.{name}"
+
+
+class Feed:
+    """One capture. `run` ends when ``stop`` is set; CaptureError when somebody must act, Fenced when a successor is at work.
+
+    A database or a log that is away is waited for. ``on_state`` is called after each commit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        log: Log,
+        *,
+        partitions: int = 1,
+        config: dict[str, str] | None = None,
+        clock: Clock | None = None,
+        on_state: Callable[[State], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.state = State()
+        self._source = source
+        self._log = access(log)
+        self._client = Client(log)
+        self._partitions = partitions
+        self._config = FOREVER if config is None else config
+        self._clock = clock or SystemClock()
+        self._on_state = on_state
+        self._random = random.Random()  # noqa: S311  jitter
+        self._topics: set[str] = set()
+        self._producer: Any = None
+        self._failures = 0
+        self._alarm = Alarm(name, source) if isinstance(source, Retaining) else None
+        self._notices: list[Notice] = []
+
+    def run(self, stop: threading.Event) -> None:
+        """Reads, publishes and goes on, for ever."""
+        try:
+            while not stop.is_set():
+                try:
+                    self._attempt(stop)
+                except (Away, MachineError) as error:
+                    self._wait(stop, error)
+                except KafkaException as error:
+                    self._wait(stop, _meant(self.name, error))
+        finally:
+            self._abandon()
+            self._source.close()
+            self._client.close()
+
+    def _wait(self, stop: threading.Event, error: Exception) -> None:
+        self._abandon()
+        pause = BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)] * self._random.uniform(0.5, 1.5)
+        self._failures += 1
+        logger.warning("capture %s: %s; again in %.1f s", self.name, error, pause)
+        stop.wait(pause)
+
+    def _attempt(self, stop: threading.Event) -> None:
+        """From the position in the log until something goes wrong."""
+        self._client.ensure_topics([f"{self.name}.capture"], 1, {"cleanup.policy": "compact"})
+        own = ("schema", "control", "notifications")
+        self._client.ensure_topics([f"{self.name}.{each}" for each in own], 1, FOREVER)
+        settings: dict[str, Any] = {"transactional.id": transactional_id(self.name), **PRODUCER}
+        self._producer = producer(self._log, **settings)
+        self._producer.init_transactions(INIT_S)
+        self.state = last_state(self._log, self.name) or State()
+        self._topics = set(self._client.partitions())
+        self._notices = []
+        with contextlib.closing(Control(self._log, self.name, self.state.control)) as control:
+            while not stop.is_set():
+                command = self._rest(stop, control) if self.state.paused else self._follow(stop, control)
+                if command is not None:
+                    self._obey(command, control.offset)
+
+    def _follow(self, stop: threading.Event, control: Control) -> Command | None:
+        """Publishes until a command comes: whatever it is, reading begins again behind it."""
+        if isinstance(self._source, Recalling):
+            self._source.recall(schemas(self._client, self.name))
+        if isinstance(self._source, Askable):
+            self._source.notices.clear()
+        batch = _Batch(self._clock.monotonic())
+        with contextlib.closing(self._source.read(self.state.position)) as parts:  # type: ignore[type-var]
+            for part in parts:
+                self._take(part, batch)
+                if stop.is_set():
+                    if batch.whole:
+                        self._commit(batch)
+                    return None
+                if self.state.position is not None and batch.whole and not batch.rows:
+                    self._watch()
+                    if self._notices:
+                        batch.position = batch.position or self.state.position
+                        self._commit(batch)
+                    if (command := control.next()) is not None:
+                        return command
+        return None
+
+    def _rest(self, stop: threading.Event, control: Control) -> Command | None:
+        """Paused: the database keeps its log for us, and is asked how much."""
+        self._source.close()
+        while not stop.wait(PAUSED_S):
+            self._watch()
+            if self._notices or self._retained != self.state.retained_bytes:
+                self._save(msgspec.structs.replace(self.state, retained_bytes=self._retained))
+            if (command := control.next()) is not None:
+                return command
+        return None
+
+    @property
+    def _retained(self) -> int:
+        return 0 if self._alarm is None else self._alarm.retained_bytes
+
+    def _watch(self) -> None:
+        if self._alarm is not None:
+            self._notices += self._alarm.look(self._clock.monotonic(), self._clock.now_ms())
+        if isinstance(self._source, Askable) and self._source.notices:
+            self._notices += self._source.notices
+            self._source.notices.clear()
+
+    def _obey(self, command: Command, offset: int) -> None:
+        state, now_ms = self.state, self._clock.now_ms()
+        if command.do == "snapshot":
+            try:
+                if not isinstance(self._source, Askable) or state.position is None:
+                    raise CaptureError("this database has no snapshots of single tables")
+                position = self._source.asked(state.position, command)
+                state = msgspec.structs.replace(state, position=position)
+            except CaptureError as error:
+                logger.warning("capture %s: %s", self.name, error)
+                details = {"id": command.id}
+                self._notices.append(Notice("snapshot refused", now_ms, command.table, str(error), details))
+        elif state.paused != (command.do == "pause"):
+            state = msgspec.structs.replace(state, paused=command.do == "pause")
+            self._notices.append(Notice("paused" if state.paused else "resumed", now_ms))
+        self._save(msgspec.structs.replace(state, control=offset, at_ms=now_ms))
+
+    def _save(self, state: State) -> None:
+        """A transaction of the log with the state and the notices alone."""
+        self._producer.begin_transaction()
+        self._tell()
+        self._producer.produce(f"{self.name}.capture", msgspec.json.encode(state), self.name)
+        _commit(self._producer)
+        self.state, self._notices = state, []
+        if self._on_state is not None:
+            self._on_state(state)
+
+    def _tell(self) -> None:
+        for notice in self._notices:
+            self._producer.produce(f"{self.name}.notifications", msgspec.json.encode(notice), self.name)
+
+    def _take(self, part: Part, batch: "_Batch") -> None:
+        if part.records:
+            if not batch.rows:
+                batch.begun = self._clock.monotonic()
+            self._begin(batch)
+            self._publish(part.records, batch)
+        if part.position is not None and part.position != self.state.position:
+            batch.position = part.position
+        batch.whole = part.position is not None or (batch.whole and not part.records)
+        if batch.position is None or not batch.whole:
+            return
+        age = self._clock.monotonic() - batch.begun
+        if batch.rows:
+            if len(part.records) < FULL_RECORDS or batch.rows >= COMMIT_RECORDS or age >= COMMIT_S:
+                self._commit(batch)
+        elif age >= HEARTBEAT_S or self.state.position is None:
+            self._commit(batch)
+
+    def _begin(self, batch: "_Batch") -> None:
+        if not batch.open:
+            self._producer.begin_transaction()
+            batch.open = True
+
+    def _publish(self, records: Sequence[Record], batch: "_Batch") -> None:
+        """Hands records over by topic, those of each in their order."""
+        groups: dict[str, list[dict[str, bytes | None]]] = {}
+        last, size = "", 0
+        for topic, key, value, _ in records:
+            if topic != last:
+                last, add = topic, groups.setdefault(topic, []).append
+            add({"key": key, "value": value})
+            if value is not None:
+                size += len(value)
+        for topic, messages in groups.items():
+            self._ensure(topic)
+            # A queue that is never full never refuses one message and takes the next: that would change their order.
+            if self._producer.produce_batch(topic, messages) != len(messages):
+                refused = next(each["_error"] for each in messages if "_error" in each)
+                raise KafkaException(refused)
+        batch.rows += len(records)
+        batch.at_ms = records[-1].timestamp_ms or batch.at_ms
+        batch.unsent += size
+        if batch.unsent >= UNSENT_BYTES:
+            self._producer.flush()
+            batch.unsent = 0
+
+    def _ensure(self, topic: str) -> None:
+        if topic not in self._topics:
+            self._client.ensure_topics([topic], self._partitions, self._config)
+            self._topics.add(topic)
+
+    def _commit(self, batch: "_Batch") -> None:
+        if batch.position is None:
+            return
+        self._begin(batch)
+        self._watch()
+        now_ms = self._clock.now_ms()
+        state = State(
+            position=batch.position,
+            rows=self.state.rows + batch.rows,
+            transactions=self.state.transactions + 1,
+            at_ms=now_ms,
+            lag_ms=max(0, now_ms - batch.at_ms) if batch.rows and batch.at_ms else 0,
+            lag_bytes=getattr(self._source, "lag_bytes", 0),
+            retained_bytes=self._retained,
+            control=self.state.control,
+        )
+        self._tell()
+        self._producer.produce(f"{self.name}.capture", msgspec.json.encode(state), self.name)
+        _commit(self._producer)
+        self.state, self._notices = state, []
+        self._failures = 0
+        self._source.confirm(batch.position)
+        batch.reset(self._clock.monotonic())
+        if self._on_state is not None:
+            self._on_state(state)
+
+    def _abandon(self) -> None:
+        """Ends what is open; what cannot be ended now is ended by whoever claims the name next."""
+        abandoned, self._producer = self._producer, None
+        if abandoned is not None:
+            with contextlib.suppress(KafkaException):
+                abandoned.purge()
+                abandoned.abort_transaction(1.0)
+
+
+def restart(log: Log, name: str, position: str) -> None:
+    """Makes a capture go on from another position with its next start; a process of it that runs is shut out."""
+    client = Client(log)
+    client.ensure_topics([f"{name}.capture"], 1, {"cleanup.policy": "compact"})
+    client.close()
+    settings: dict[str, Any] = {"transactional.id": transactional_id(name), **PRODUCER}
+    try:
+        claimed = producer(log, **settings)
+        claimed.init_transactions(INIT_S)
+        state = last_state(log, name) or State()
+        state = msgspec.structs.replace(state, position=position, at_ms=SystemClock().now_ms())
+        claimed.begin_transaction()
+        claimed.produce(f"{name}.capture", msgspec.json.encode(state), name)
+        _commit(claimed)
+    except KafkaException as error:
+        raise _meant(name, error) from error
+
+
+class _Batch:
+    """What is in the log's open transaction."""
+
+    def __init__(self, now: float) -> None:
+        self.reset(now)
+
+    def reset(self, now: float) -> None:
+        self.begun = now
+        self.open = False
+        self.rows = 0
+        self.unsent = 0
+        self.at_ms = 0
+        self.position: str | None = None
+        self.whole = True
+        """Whether the transactions of the database that are in it have all come to their end."""
+
+
+def _commit(claimed: Producer) -> None:
+    """Commits, and asks again while the log does not answer: a commit that may have happened is never given up for the next one."""
+    while True:
+        try:
+            claimed.commit_transaction(COMMIT_TIMEOUT_S)
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+        else:
+            return
+
+
+def _meant(name: str, error: KafkaException) -> MachineError:
+    reason = error.args[0]
+    if reason.name() in FENCED:
+        raise Fenced(f"capture {name} runs elsewhere", hint="a capture has one process") from error
+    return MachineError("the log does not take records", got=reason.str())

@@ -1,0 +1,101 @@
+"""Sets of transactions that a replica has: MariaDB's newest number of each domain, MySQL's ranges of each server."""
+
+import struct
+from typing import Protocol
+from uuid import UUID
+
+from headwater.capture.binlog import Gtid
+from headwater.errors import CaptureError
+
+__all__ = ["NOTHING", "Gtids", "MariaGtids", "MySqlGtids", "gtids"]
+
+NOTHING = "-"
+"""The text of an empty set: a position is never an empty text."""
+
+
+class Gtids(Protocol):
+    """What has been read."""
+
+    def add(self, gtid: Gtid) -> str:
+        """Takes one more in, and gives its own text."""
+
+    def __str__(self) -> str:
+        """A position."""
+
+
+def gtids(text: str, *, mariadb: bool) -> Gtids:
+    """A set from its text."""
+    try:
+        return MariaGtids(text) if mariadb else MySqlGtids(text)
+    except (ValueError, IndexError):
+        raise CaptureError(
+            "the capture's position is not a set of transactions of this server",
+            got=text,
+            expected="like 0-1-100" if mariadb else "like 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-100",
+            hint="take a new snapshot",
+        ) from None
+
+
+class MariaGtids:
+    """``domain-server-number``, one for each domain: inside a domain, numbers only grow."""
+
+    def __init__(self, text: str) -> None:
+        self._newest: dict[int, str] = {}
+        for each in () if text in {"", NOTHING} else text.split(","):
+            domain, server, number = map(int, each.strip().split("-"))
+            self._newest[domain] = f"{domain}-{server}-{number}"
+
+    def add(self, gtid: Gtid) -> str:
+        text = f"{gtid.domain}-{gtid.server}-{gtid.number}"
+        self._newest[int(gtid.domain)] = text
+        return text
+
+    def __str__(self) -> str:
+        if len(self._newest) == 1:
+            return next(iter(self._newest.values()))
+        return ",".join(self._newest[domain] for domain in sorted(self._newest)) or NOTHING
+
+
+class MySqlGtids:
+    """``uuid:1-5:7``: ranges of numbers for each server that has written."""
+
+    def __init__(self, text: str) -> None:
+        self._ranges: dict[str, list[list[int]]] = {}
+        for each in () if text in {"", NOTHING} else text.replace("\n", "").split(","):
+            name, *ranges = each.strip().split(":")
+            pairs = (list(map(int, part.split("-"))) for part in ranges)
+            self._ranges[str(UUID(name))] = sorted([pair[0], pair[-1]] for pair in pairs)
+
+    def add(self, gtid: Gtid) -> str:
+        name, number = str(gtid.domain), gtid.number
+        ranges = self._ranges.setdefault(name, [])
+        for at, (first, last) in enumerate(ranges):
+            if first <= number <= last:
+                break
+            if number == last + 1:
+                ranges[at][1] = number
+                if at + 1 < len(ranges) and ranges[at + 1][0] == number + 1:
+                    ranges[at][1] = ranges.pop(at + 1)[1]
+                break
+        else:
+            ranges.append([number, number])
+            ranges.sort()
+        return f"{name}:{number}"
+
+    def __str__(self) -> str:
+        return (
+            ",".join(
+                f"{name}:"
+                + ":".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)
+                for name, ranges in sorted(self._ranges.items())
+            )
+            or NOTHING
+        )
+
+    def packed(self) -> bytes:
+        """As COM_BINLOG_DUMP_GTID wants it: the ends of ranges are exclusive there."""
+        found = struct.pack("<Q", len(self._ranges))
+        for name, ranges in sorted(self._ranges.items()):
+            found += UUID(name).bytes + struct.pack("<Q", len(ranges))
+            found += b"".join(struct.pack("<QQ", first, last + 1) for first, last in ranges)
+        return found

@@ -1,0 +1,218 @@
+"""MariaDBSource: the tables of a MariaDB or MySQL server as change topics, from its row binlog by GTID."""
+
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+from urllib.parse import unquote, urlsplit
+
+from headwater.capture import mysqlvalue
+from headwater.capture.binlog import Decoder
+from headwater.capture.gtid import gtids
+from headwater.capture.mariatables import Tables
+from headwater.capture.replica import Replica
+from headwater.capture.source import Part
+from headwater.capture.transactions import Transactions
+from headwater.capture.versions import Versions
+from headwater.errors import Away, CaptureError, UsageError
+
+__all__ = ["ANEW", "MariaDBSource"]
+
+ANEW: Final = "snapshot"
+"""The position of a capture that takes its snapshot again."""
+CONNECT_S: Final = 10
+NEVER: Final = {
+    1044: "the user has no right to the database",
+    1045: "the user or its password is refused",
+    1049: "there is no such database",
+    1142: "the user may not read a table",
+    1146: "a table does not exist",
+    1227: "the user lacks a right",
+    1236: "the server cannot send what comes behind the capture's position",
+    1698: "the user or its password is refused",
+}
+"""Errors that trying again does not mend."""
+RIGHTS: Final = "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the user"
+LOST: Final = "take a new snapshot, and keep binlogs for longer than a capture may stand still (binlog_expire_logs_seconds)"
+
+
+class MariaDBSource:
+    """The source of ``mysql://user:password@host:port``; making one opens nothing.
+
+    Tables are named ``database.table``; ``*`` stands for any part of a name. Needs ``binlog_format=ROW``, ``binlog_row_image=FULL`` and
+    ``binlog_row_metadata=FULL``, and a user with SELECT, REPLICATION SLAVE and REPLICATION CLIENT. On MySQL, which is served by the same
+    code but is not what it is tested with, ``gtid_mode=ON`` and RELOAD for the snapshot. One thread calls.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        tables: Sequence[str],
+        *,
+        decimals: Literal["precise", "string"] = "precise",
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"mysql", "mariadb"} or not parts.hostname:
+            raise UsageError(
+                "a MariaDB source has an unknown address", got=parts.scheme, expected="mysql://user@host:port"
+            )
+        if (
+            isinstance(tables, str)
+            or not tables
+            or not all(re.fullmatch(r"[^.]+\.[^.]+", table) for table in tables)
+        ):
+            raise UsageError(
+                "a MariaDB source needs the tables to capture",
+                got=repr(list(tables)),
+                expected="names like shop.orders",
+            )
+        if decimals not in {"precise", "string"}:
+            raise UsageError(
+                "decimals are written in one of two ways", got=decimals, expected="precise (base64) or string"
+            )
+        self._address = {
+            "host": parts.hostname,
+            "port": parts.port or 3306,
+            "user": unquote(parts.username or ""),
+            "password": unquote(parts.password or ""),
+        }
+        self._where = f"{parts.hostname}:{parts.port or 3306}"
+        self.name = name
+        self._patterns = tuple(tables)
+        self._wanted = re.compile("|".join(re.escape(table).replace(r"\*", "[^.]*") for table in tables))
+        self._decimal = mysqlvalue.number if decimals == "precise" else mysqlvalue.decimal
+        self._connections: list[Any] = []
+        self._versions = Versions()
+
+    def recall(self, records: list[bytes]) -> None:
+        """The values of ``<name>.schema``: versions that are published already."""
+        self._versions = Versions()
+        for value in records:
+            self._versions.recall(value)
+
+    def read(self, position: str | None) -> Iterator[Part]:
+        """See `Source.read`."""
+        self.close()
+        with self._border():
+            connection = self._connect()
+            server = self._server(connection)
+            mariadb = "MariaDB" in server["version"]
+            tables = Tables(
+                self.name,
+                self._patterns,
+                self._wants,
+                connection,
+                mariadb=mariadb,
+                server=server,
+                decimal=self._decimal,
+                versions=self._versions,
+            )
+            if position in {None, ANEW}:
+                position = None
+                for part in tables.snapshot():
+                    position = part.position
+                    yield part
+            if position is None:
+                raise CaptureError("the snapshot ended without a position")
+            have = gtids(position, mariadb=mariadb)
+            checksum = server["binlog_checksum"] != "NONE"
+            replica = Replica(self._connect(), self._server_id())
+            replica.start(have, checksum=checksum)
+            decoder = Decoder(self._wants, checksum=checksum)
+            assembled = Transactions(tables, have, self._mentions)
+            for events in replica.events():
+                for event in events:
+                    assembled.add(decoder.decode(event))
+                    if assembled.full:
+                        yield from assembled.parts()
+                ready = list(assembled.parts())
+                yield from ready or [Part([], None)]
+
+    def confirm(self, position: str) -> None:
+        """The binlog is kept by time, not by who has read it: nothing to tell the server."""
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        for connection in self._connections:
+            connection._force_close()  # noqa: SLF001  the one that streams would wait for an answer that never comes
+        self._connections.clear()
+
+    def _wants(self, schema: str, table: str) -> bool:
+        return self._wanted.fullmatch(f"{schema}.{table}") is not None
+
+    def _mentions(self, schema: str, statement: str) -> bool:
+        """Whether a statement may be about a captured table: a word of it is the name of one."""
+        words = re.findall(r"(?:`?([\w$]+)`?\s*\.\s*)?`?([\w$]+)`?", statement)
+        return any(self._wants(database or schema, table) for database, table in words)
+
+    def _server_id(self) -> int:
+        """The same for every run of this capture: the server ends a connection that another has taken over."""
+        return zlib.crc32(repr((self.name, self._patterns)).encode()) | 1 << 31
+
+    def _connect(self) -> Any:
+        try:
+            import pymysql  # noqa: PLC0415  an optional dependency
+        except ImportError:
+            raise UsageError(
+                "capturing from MariaDB needs PyMySQL, which is not installed",
+                hint="pip install headwater[mariadb]",
+            ) from None
+        connection = pymysql.connect(
+            **self._address,
+            charset="utf8mb4",
+            connect_timeout=CONNECT_S,
+            read_timeout=None,
+            autocommit=True,
+            init_command="SET time_zone = '+00:00'",
+        )
+        self._connections.append(connection)
+        return connection
+
+    def _server(self, connection: Any) -> Mapping[str, str]:
+        """The server's settings; CaptureError for one that a capture cannot do with."""
+        cursor = connection.cursor()
+        cursor.execute(
+            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'log_bin', 'binlog_format', 'binlog_row_image',"
+            " 'binlog_row_metadata', 'binlog_checksum', 'gtid_mode', 'server_id')"
+        )
+        found: dict[str, str] = {name.lower(): value for name, value in cursor.fetchall()}
+        needed = {
+            "log_bin": "ON",
+            "binlog_format": "ROW",
+            "binlog_row_image": "FULL",
+            "binlog_row_metadata": "FULL",
+        }
+        if "MariaDB" not in found["version"]:
+            needed["gtid_mode"] = "ON"
+        for name, value in needed.items():
+            if found.get(name, "OFF").upper() != value:
+                hint = f"SET GLOBAL {name}={value}, also in its configuration; sessions that are open keep theirs"
+                if name == "log_bin":
+                    hint = "start it with log_bin, server_id, binlog_format=ROW and binlog_row_metadata=FULL"
+                raise CaptureError(
+                    f"the server at {self._where} does not log what a capture needs",
+                    got=f"{name}={found.get(name, 'OFF')}",
+                    expected=f"{name}={value}",
+                    hint=hint,
+                )
+        return found
+
+    @contextmanager
+    def _border(self) -> Iterator[None]:
+        """Errors of PyMySQL and of sockets as ours."""
+        try:
+            yield
+        except OSError as error:
+            raise Away(f"the database at {self._where} does not answer", got=str(error)) from error
+        except Exception as error:
+            if type(error).__module__ != "pymysql.err":
+                raise
+            code, text = (*error.args, "", "")[:2]
+            if code in NEVER:
+                hint = {1236: LOST, 1146: "create it, or leave it out"}.get(code, RIGHTS)
+                raise CaptureError(
+                    f"the database at {self._where}: {NEVER[code]}", got=str(text), hint=hint
+                ) from error
+            raise Away(f"the database at {self._where} does not answer", got=str(text or error)) from error

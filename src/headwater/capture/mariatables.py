@@ -1,0 +1,255 @@
+"""Tables: rows of MariaDB's tables as records, out of the binlog and out of a snapshot alike."""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from headwater.capture.binlog import Query, Rows, TableMap
+from headwater.capture.envelope import (
+    NULL,
+    Around,
+    Hole,
+    block,
+    created,
+    piece,
+    stamp,
+    truncated,
+    updated,
+    value,
+)
+from headwater.capture.mariasnapshot import Snapshot
+from headwater.capture.mariatypes import map_columns
+from headwater.capture.rowimage import Image, Layout, row_reader
+from headwater.capture.source import Part, Record
+from headwater.capture.versions import ColumnSchema, Versions
+from headwater.errors import CaptureError
+
+__all__ = ["Tables"]
+
+KNOWN_MAX: Final = 10_000
+EMPTIED: Final = re.compile(
+    r"(?:truncate(?:\s+table)?|delete\s+from)\s+(?:`?([\w$]+)`?\s*\.\s*)?`?([\w$]+)`?\s*(?:$|;|/\*|wait\b|nowait\b)",
+    re.IGNORECASE,
+)
+NAMES: Final = re.compile(r"(?:`?([\w$]+)`?\s*\.\s*)?`?([\w$]+)`?")
+MARK: Final = "\0"
+
+_new = tuple.__new__
+
+
+class _Table(NamedTuple):
+    """A captured table in one of its shapes."""
+
+    map: TableMap
+    columns: tuple[ColumnSchema, ...]
+    topic: str
+    read: Callable[[bytes, int], list[Image]]
+    source: Callable[..., str]
+
+
+class Tables:
+    """Makes records of the tables that are wanted; one for each reading of a source."""
+
+    def __init__(
+        self,
+        name: str,
+        given: Sequence[str],
+        wanted: Callable[[str, str], bool],
+        connection: Any,
+        *,
+        mariadb: bool,
+        server: Mapping[str, str],
+        decimal: Callable[[int, int], str],
+        versions: Versions,
+    ) -> None:
+        self._name = name
+        self._given = given
+        self._wanted = wanted
+        self._connection = connection
+        self._mariadb = mariadb
+        self._server_id = int(server["server_id"])
+        self._decimal = decimal
+        self._versions = versions
+        self._statements: dict[str, str] = {}
+        """The last statement that named a table and was not about rows."""
+        self._charsets = _charsets(connection, mariadb=mariadb)
+        self._known: dict[int, _Table] = {}
+        self._current: dict[str, _Table] = {}
+        self._made, self._made_at = "", 0.0
+
+    def snapshot(self) -> Iterator[Part]:
+        """All rows of all tables, as of one moment of the binlog; the last part has its position."""
+        snapshot = Snapshot(self._connection, self._wanted, mariadb=self._mariadb, decimal=self._decimal)
+        position = snapshot.begin()
+        tables = snapshot.tables()
+        self._check([f"{table.schema}.{table.name}" for table in tables])
+        for table in tables:
+            topic = f"{self._name}.{table.schema}.{table.name}"
+            source = self._block(table.schema, table.name, snapshot="true")
+            yield Part(
+                self._versions.record(
+                    self._name, f"{table.schema}.{table.name}", table.key, table.columns, position=position
+                ),
+                None,
+            )
+            for images in snapshot.rows(table):
+                now = time.time_ns()
+                around = Around(
+                    topic,
+                    source(
+                        **_moments(now // 1_000_000),
+                        gtid="null",
+                        file=piece(snapshot.file),
+                        pos=snapshot.place,
+                        row="0",
+                    ),
+                    stamp(now),
+                    now // 1_000_000,
+                )
+                yield Part([created(around, key, row, "r") for key, row in images], None)
+        snapshot.end()
+        yield Part([], position)
+
+    def _check(self, found: list[str]) -> None:
+        """A table that is not there, or that the user may not even see, must not look like one without rows."""
+        for given in self._given:
+            pattern = re.compile(re.escape(given).replace(r"\*", "[^.]*"))
+            if not any(pattern.fullmatch(name) for name in found):
+                raise CaptureError(
+                    f"there is no table {given} that the user may read",
+                    hint="create it, leave it out, or GRANT SELECT on it to the user",
+                )
+
+    def rows(self, rows: Rows, gtid: str, file: str) -> list[Record]:
+        """See `Changes.rows`."""
+        found: list[Record] = []
+        table = self._known.get(id(rows.table))
+        if table is None:
+            table = self._learn(rows.table)
+        if table is not self._current.get(table.topic):
+            self._current[table.topic] = table
+            found += self._described(table, gtid)
+        images = table.read(rows.data, rows.start)
+        at_ms = rows.timestamp * 1000
+        source = table.source(**_moments(at_ms), gtid=f'"{gtid}"', file=piece(file), pos=rows.end, row=MARK)
+        topic, made = table.topic, self._stamp()
+        # What stands around the rows of one event is the same but for their numbers: it is made once, and cut where they belong.
+        first, second, third, last = value(MARK, MARK, source, rows.op, made).decode("latin-1").split(MARK)
+        if rows.op == "c":
+            first += NULL + second
+            for n, (key, row) in enumerate(images):
+                name = None if key is None else key.encode("latin-1")
+                found.append(
+                    _new(Record, (topic, name, f"{first}{row}{third}{n}{last}".encode("latin-1"), at_ms))
+                )
+        elif rows.op == "d":
+            second += NULL + third
+            for n, (key, row) in enumerate(images):
+                name = None if key is None else key.encode("latin-1")
+                found += (
+                    _new(Record, (topic, name, f"{first}{row}{second}{n}{last}".encode("latin-1"), at_ms)),
+                    _new(Record, (topic, name, None, at_ms)),
+                )
+        else:
+            pairs = iter(images)
+            for n, ((old, before), (key, after)) in enumerate(zip(pairs, pairs, strict=True)):
+                if old != key:
+                    found += updated(
+                        Around(topic, source.replace(MARK, str(n)), made, at_ms), key, before, after, old
+                    )
+                    continue
+                name = None if key is None else key.encode("latin-1")
+                text = f"{first}{before}{second}{after}{third}{n}{last}"
+                found.append(_new(Record, (topic, name, text.encode("latin-1"), at_ms)))
+        return found
+
+    def statement(self, query: Query, gtid: str, file: str) -> list[Record]:
+        """See `Changes.statement`."""
+        if not (emptied := EMPTIED.match(query.statement)):
+            for database, table in NAMES.findall(query.statement):
+                if self._wanted(database or query.schema, table):
+                    self._statements[f"{database or query.schema}.{table}"] = query.statement
+            return []
+        schema, name = emptied[1] or query.schema, emptied[2]
+        if not self._wanted(schema, name):
+            return []
+        at_ms = query.timestamp * 1000
+        source = self._block(schema, name)(
+            **_moments(at_ms), gtid=f'"{gtid}"', file=piece(file), pos=0, row=0
+        )
+        return [truncated(Around(f"{self._name}.{schema}.{name}", source, self._stamp(), at_ms))]
+
+    def _stamp(self) -> str:
+        """The time of making, to a millisecond or so: asked for once for many small transactions."""
+        now = time.monotonic()
+        if now - self._made_at > 0.001:
+            self._made, self._made_at = stamp(), now
+        return self._made
+
+    def _learn(self, table: TableMap) -> _Table:
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        kinds = _kinds(self._connection, table.schema, table.name)
+        layout = Layout(self._charsets, self._decimal, kinds)
+        found = _Table(
+            table,
+            map_columns(table, layout),
+            f"{self._name}.{table.schema}.{table.name}",
+            row_reader(table, layout),
+            self._block(table.schema, table.name),
+        )
+        self._known[id(table)] = found
+        return found
+
+    def _described(self, table: _Table, gtid: str) -> list[Record]:
+        name = f"{table.map.schema}.{table.map.name}"
+        key = [table.columns[at].name for at in table.map.key]
+        statement = self._statements.pop(name, None)
+        return self._versions.record(self._name, name, key, table.columns, position=gtid, statement=statement)
+
+    def _block(self, schema: str, table: str, snapshot: str = "false") -> Callable[..., str]:
+        """Debezium's source block of a table."""
+        return block(
+            {
+                "version": "headwater",
+                "connector": "mariadb" if self._mariadb else "mysql",
+                "name": self._name,
+                "ts_ms": Hole("ts_ms"),
+                "snapshot": snapshot,
+                "db": schema,
+                "sequence": None,
+                "ts_us": Hole("ts_us"),
+                "ts_ns": Hole("ts_ns"),
+                "table": table,
+                "server_id": self._server_id,
+                "gtid": Hole("gtid"),
+                "file": Hole("file", quoted=True),
+                "pos": Hole("pos"),
+                "row": Hole("row"),
+                "thread": None,
+                "query": None,
+            }
+        )
+
+
+def _moments(at_ms: int) -> dict[str, int]:
+    return {"ts_ms": at_ms, "ts_us": at_ms * 1000, "ts_ns": at_ms * 1_000_000}
+
+
+def _charsets(connection: Any, *, mariadb: bool) -> dict[int, str]:
+    cursor = connection.cursor()
+    source = "collation_character_set_applicability" if mariadb else "collations"
+    cursor.execute(f"SELECT id, character_set_name FROM information_schema.{source} WHERE id IS NOT NULL")  # noqa: S608  one of two
+    return dict(cursor.fetchall())
+
+
+def _kinds(connection: Any, schema: str, table: str) -> dict[str, str]:
+    """Columns whose type the binlog does not tell from bytes."""
+    cursor = connection.cursor()
+    cursor.execute(
+        "SELECT column_name, data_type FROM information_schema.columns"
+        " WHERE table_schema = %s AND table_name = %s AND data_type IN ('uuid', 'inet4', 'inet6')",
+        (schema, table),
+    )
+    return dict(cursor.fetchall())

@@ -1,0 +1,87 @@
+"""What a PostgreSQL capture minds while it streams: versions of schemas that are news, tables that cannot go on, names as they were given."""
+
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+
+from headwater.capture.control import Notice
+from headwater.capture.pgchanges import Described, Versions
+from headwater.capture.pgoutput import Relation
+from headwater.capture.source import Record
+from headwater.errors import CaptureError
+
+__all__ = ["Guard", "NoticingVersions", "published_as"]
+
+NEVER = 1 << 64
+"""No change of a table counts before this place in the log: it is stopped."""
+
+
+def published_as(given: str, tables: Mapping[str, str]) -> str:
+    """The whole name of a table that is captured."""
+    name = given if "." in given else f"public.{given}"
+    if name not in tables:
+        raise CaptureError(
+            f"table {name} is not captured", hint=f"there is {', '.join(sorted(tables)) or 'none'}"
+        )
+    return name
+
+
+class NoticingVersions(Versions):
+    """Versions of schemas; one that follows another is told."""
+
+    def __init__(self, notices: list[Notice]) -> None:
+        super().__init__()
+        self.notices = notices
+
+    def key(self, table: str) -> tuple[str, ...]:
+        """The key of the newest version."""
+        _, known = self._newest.get(table, (0, None))
+        return known[1] if isinstance(known, tuple) else ()
+
+    def record(self, name: str, described: Relation, key: tuple[str, ...], lsn: int) -> list[Record]:
+        table = f"{described.schema}.{described.name}"
+        version, _ = self._newest.get(table, (0, None))
+        records = super().record(name, described, key, lsn)
+        if records and version:
+            columns = ", ".join(column.name for column in described.columns)
+            details = {"version": version + 1, "key": list(key)}
+            text = f"columns {columns}"
+            self.notices.append(Notice("schema changed", time.time_ns() // 1_000_000, table, text, details))
+        return records
+
+
+class Guard:
+    """Stops a table whose change cannot be published any more, that table alone: its changes are passed over until it begins anew."""
+
+    def __init__(
+        self,
+        describe: Callable[[Relation], Described],
+        versions: NoticingVersions,
+        since: MutableMapping[str, int],
+        stopped: Mapping[str, str],
+    ) -> None:
+        self.stopped = dict(stopped)
+        self.at: Callable[[], int] = lambda: 0
+        """Where the commit stands before which a table is described."""
+        self._describe = describe
+        self._versions = versions
+        self._since = since
+        for table in stopped:
+            since[table] = NEVER
+
+    def describe(self, relation: Relation) -> Described:
+        """See `Catalogue.describe`; called for each version of a table before its first change."""
+        table = f"{relation.schema}.{relation.name}"
+        found = self._describe(relation)
+        key = self._versions.key(table)
+        counts = self.at() >= self._since.get(table, 0)
+        if key and not found.key and counts:
+            self._stop(
+                table, f"ALTER TABLE has dropped its key ({', '.join(key)}): changes have no row to go to"
+            )
+        return found
+
+    def _stop(self, table: str, why: str) -> None:
+        self._since[table] = NEVER
+        self.stopped = self.stopped | {table: why}
+        text = f"{why}; give it a key again, then `headwater capture snapshot NAME app.py --table {table}`"
+        self._versions.notices.append(Notice("table stopped", time.time_ns() // 1_000_000, table, text))

@@ -1,0 +1,330 @@
+"""Chunks: rows of a table that is captured already, read again in chunks by key while the stream goes on.
+
+Nothing is written to the database. Each chunk is read in a transaction of its own; the place in the server's log behind that reading is
+the chunk's high mark. Until the stream has come to it, every key that the stream brings is taken out of the chunk, since the stream is
+newer or says the same; then what is left goes out, between two transactions, with the position of the next chunk.
+
+A transaction is in the server's log a moment before others can see it. A chunk that was read in such a moment, while the stream had
+brought the transaction already, would bring back old rows: the numbers of the transactions tell, and it is read again.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headwater.capture import envelope
+from headwater.capture.control import Command, Notice, Range
+from headwater.capture.envelope import Around
+from headwater.capture.pgcatalog import Catalogue, Published, identifier, string
+from headwater.capture.pgchanges import Changes, sequence, source_block
+from headwater.capture.pgconnect import PASSING, psycopg
+from headwater.capture.pgcopy import copied, unescaped
+from headwater.capture.pgoutput import Shape, parse_lsn
+from headwater.capture.source import Record
+from headwater.errors import CaptureError
+
+__all__ = ["CHUNK_ROWS", "Chunked", "Chunks", "Rows", "Span", "Visible", "chunked"]
+
+CHUNK_ROWS = 10_000
+SETTLE_S = 1.0
+"""As long the first chunk waits for transactions that were under way when the reading began."""
+AGAIN_S = 0.02
+PAGE_BYTES = 8_192
+PAGE_HEADERS = (24, 40)
+BEGIN, COMMIT, RELATION, STREAM_COMMIT = b"BCRc"
+
+
+class Chunked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An incremental snapshot that is not at its end: a part of the capture's position."""
+
+    id: str
+    table: str
+    where: str = ""
+    ranges: tuple[Range, ...] = (Range(),)
+    """What is still to be read."""
+    rows: int = 0
+    begun: bool = False
+
+
+def chunked(command: Command) -> Chunked:
+    """What a command asks for, before its first chunk."""
+    ranges = (Range(),) if command.ranges is None else command.ranges
+    return Chunked(command.id, command.table, command.where, ranges)
+
+
+class Span(NamedTuple):
+    """Rows of a table in the order of their key, as texts of JSON in pieces."""
+
+    rows: dict[bytes, str]
+    last: tuple[str, ...] | None
+    """The key of the last one, as texts of SQL; None when there is none."""
+
+
+class Rows:
+    """Reads rows of one table by ranges of its key, as they would be published."""
+
+    def __init__(self, catalogue: Catalogue, table: Published) -> None:
+        relation = table.relation
+        there = catalogue.describe(relation)
+        self.key = there.key
+        self.shape = shape = Shape(relation, there.key, there.types)
+        self._at = [shape.names.index(name) for name in there.key]
+        self._read = copied(shape.names, shape.kinds, shape.key_columns)
+        only = "" if table.partitioned else "ONLY "
+        self._whole = f"{only}{identifier(relation.schema)}.{identifier(relation.name)}"
+
+    def span(self, connection: Any, within: Range, where: str = "", most: int | None = None) -> Span:
+        """The first rows of a range."""
+        keys = ", ".join(map(identifier, self.key))
+        conditions = [f"({where})"] if where else []
+        for sign, bound in ((">", within.after), ("<=", within.upto)):
+            if bound is not None:
+                conditions.append(f"({keys}) {sign} ({', '.join(map(string, bound))})")
+        query = f"SELECT {', '.join(map(identifier, self.shape.names))} FROM {self._whole}"  # noqa: S608  quoted
+        query += f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        query += f" ORDER BY {keys}" + ("" if most is None else f" LIMIT {most}")
+        rows: dict[bytes, str] = {}
+        line = ""
+        with connection.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT") as copy:
+            for data in copy:
+                line = str(data, "latin-1")[:-1]
+                row, key = self._read(line)
+                rows[(key or "").encode("latin-1")] = row
+        return Span(rows, self._texts(line) if rows else None)
+
+    def _texts(self, line: str) -> tuple[str, ...]:
+        fields = line.split("\t")
+        return tuple(unescaped(fields[at]).encode("latin-1").decode() for at in self._at)
+
+    def found(self, connection: Any, keys: Iterable[str]) -> set[str]:
+        """Which of these keys, as records have them, the table has now; one that cannot be looked up counts as there."""
+        there = set()
+        for key in keys:
+            values = [_text(value) for value in msgspec.json.decode(key).values()]
+            pieces = [
+                _piece(self.shape.kinds[at].encode, text) for at, text in zip(self._at, values, strict=True)
+            ]
+            made = [
+                piece if piece is None else msgspec.json.decode(piece.encode("latin-1")) for piece in pieces
+            ]
+            if made != list(msgspec.json.decode(key).values()):
+                there.add(key)
+                continue
+            names = ", ".join(map(identifier, self.key))
+            query = f"SELECT 1 FROM {self._whole} WHERE ({names}) = ({', '.join(map(string, values))})"  # noqa: S608  quoted
+            if connection.execute(query).fetchone() is not None:
+                there.add(key)
+        return there
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _piece(encode: Callable[[str], str] | None, text: str) -> str | None:
+    """What a text of SQL would be published as, or None if it is none of its type: keys whose JSON is another text are not known by it."""
+    try:
+        made = envelope.piece(text) if encode is None else encode(envelope.piece(text))
+        msgspec.json.decode(made.encode("latin-1"))
+    except (ValueError, ArithmeticError, IndexError):
+        return None
+    return made
+
+
+class _Window(NamedTuple):
+    """A chunk that waits for the stream."""
+
+    rows: dict[bytes, str]
+    ghosts: set[bytes]
+    high: int
+    behind: Chunked
+    """The snapshot with this chunk done."""
+    record: Callable[[], Around]
+
+
+class Visible(NamedTuple):
+    """Which transactions a reader sees: pg_current_snapshot()."""
+
+    xmin: int
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    def parse(cls, text: str) -> "Visible":
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), frozenset(map(int, running.split(","))) if running else frozenset())
+
+    def sees(self, number: int) -> bool:
+        """Whether that is so for the transaction with these 32 bits of a number."""
+        whole = number + (self.xmax - number + (1 << 31) >> 32 << 32)
+        return whole < self.xmax and whole not in self.running
+
+
+class Chunks:
+    """The incremental snapshots of one reading of a source. `take` stands before that of Changes; `step` is called between transactions."""
+
+    def __init__(
+        self, name: str, database: str, connection: Any, catalogue: Catalogue, changes: Changes
+    ) -> None:
+        self.pending: tuple[Chunked, ...] = ()
+        self.notices: list[Notice] = []
+        self._name = name
+        self._database = database
+        self._connection = connection
+        self._catalogue = catalogue
+        self._changes = changes
+        self._window: _Window | None = None
+        self._topic = ""
+        self._seen: set[int] = set()
+        self._again = 0.0
+        self._began = time.monotonic()
+        self._at_start: Visible | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is more to do than the stream alone makes happen."""
+        return bool(self.pending)
+
+    def begin(self, pending: tuple[Chunked, ...]) -> Callable[[bytes], Iterator[None] | None]:
+        """What takes the stream's messages from here on."""
+        self.pending = pending
+        return self.take if pending else self._changes.take
+
+    def take(self, data: bytes) -> Iterator[None] | None:
+        """See `Changes.take`."""
+        changes = self._changes
+        if not self.pending:
+            return changes.take(data)
+        kind = data[25]
+        if kind == BEGIN:
+            self._seen.add(int.from_bytes(data[42:46]))
+        elif kind == STREAM_COMMIT:
+            self._seen.add(int.from_bytes(data[26:30]))
+        elif kind == RELATION:
+            self._window = None  # the table may be another one now
+        before = len(changes.records)
+        steps = changes.take(data)
+        if steps is not None:
+            return self._stepped(steps, changes)
+        self._drop(changes.records[before:])
+        if kind == COMMIT:
+            self.step()
+        return None
+
+    def _stepped(self, steps: Iterator[None], changes: Changes) -> Iterator[None]:
+        for _ in steps:
+            self._drop(changes.records)
+            yield
+        self.step()
+
+    def _drop(self, records: list[Record]) -> None:
+        """The stream wins."""
+        window = self._window
+        if window is None:
+            return
+        for topic, key, _, _ in records:
+            if topic == self._topic:
+                if key is None:
+                    window.rows.clear()
+                    window.ghosts.clear()
+                else:
+                    window.rows.pop(key, None)
+                    window.ghosts.discard(key)
+
+    def step(self) -> None:
+        """Reads the next chunk, or hands over the one that the stream has caught up with."""
+        changes = self._changes
+        if not self.pending or changes.open:
+            return
+        if self._window is None and time.monotonic() >= self._again:
+            try:
+                self._read(self.pending[0])
+            except psycopg.Error as error:
+                if not error.sqlstate or error.sqlstate[:2] in PASSING:
+                    raise
+                self._end("snapshot failed", " ".join(str(error).split()))
+            except CaptureError as error:
+                self._end("snapshot failed", str(error))
+        if self._window is not None and changes.lsn >= self._window.high:
+            self._emit(changes, self._window)
+
+    def _read(self, wanted: Chunked) -> None:
+        connection = self._connection
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            if not self._settled(connection.execute("SELECT pg_current_snapshot()::text").fetchone()[0]):
+                self._again = time.monotonic() + AGAIN_S
+                return
+            schema, _, name = wanted.table.rpartition(".")
+            table = self._catalogue.table(schema, name)
+            rows = Rows(self._catalogue, table)
+            if not rows.key:
+                self._end("snapshot failed", "the table has no key to read it by")
+                return
+            self._topic = f"{self._name}.{wanted.table}"
+            now, *later = wanted.ranges
+            bounded = now.upto is not None or bool(now.ghosts)
+            most = None if bounded else CHUNK_ROWS
+            span = Span({}, None) if now.ghosts else rows.span(connection, now, wanted.where, most)
+            ghosts = set(now.ghosts) - rows.found(connection, now.ghosts)
+        finally:
+            connection.execute("COMMIT")
+        high = parse_lsn(connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0])
+        if high % PAGE_BYTES in PAGE_HEADERS:
+            high -= high % PAGE_BYTES  # the header of a page is only written with its first record
+        more = not bounded and len(span.rows) == CHUNK_ROWS
+        ranges = (Range(after=span.last), *later) if more else tuple(later)
+        behind = msgspec.structs.replace(wanted, ranges=ranges, rows=wanted.rows + len(span.rows), begun=True)
+        if not wanted.begun:
+            self._tell("snapshot begun", wanted, wanted.where)
+        block = source_block(self._name, self._database, schema, name, "incremental")
+        self._window = _Window(
+            span.rows, {each.encode() for each in ghosts}, high, behind, lambda: self._around(block, high)
+        )
+
+    def _settled(self, snapshot: str) -> bool:
+        """Whether a reader who sees this sees every transaction that the stream has brought."""
+        visible = Visible.parse(snapshot)
+        if self._at_start is None:
+            self._at_start = visible
+        early = visible.xmin < self._at_start.xmax and time.monotonic() - self._began < SETTLE_S
+        self._seen = {number for number in self._seen if not visible.sees(number)}
+        return not self._seen and not early
+
+    def _around(self, block: Callable[..., str], lsn: int) -> Around:
+        now_us = time.time_ns() // 1_000
+        source = block(
+            ms=now_us // 1_000,
+            us=now_us,
+            ns=now_us * 1_000,
+            sequence=sequence(None, lsn),
+            xid="null",
+            lsn=lsn,
+        )
+        return Around(self._topic, source, envelope.stamp(), now_us // 1_000)
+
+    def _emit(self, changes: Changes, window: _Window) -> None:
+        around = window.record()
+        for key, row in window.rows.items():
+            changes.records.append(envelope.created(around, key.decode("latin-1"), row, "r"))
+        for key in window.ghosts:
+            changes.records += envelope.deleted(around, key.decode("latin-1"), key.decode("latin-1"))
+        changes.done = len(changes.records)
+        self._window = None
+        self.pending = (window.behind, *self.pending[1:])
+        if not window.behind.ranges:
+            self._end("snapshot finished", f"{window.behind.rows} rows")
+
+    def _end(self, what: str, text: str) -> None:
+        ended, *later = self.pending
+        self._tell(what, ended, text)
+        self.pending = tuple(later)
+        self._window = None
+        if not later:
+            self._seen = set()
+
+    def _tell(self, what: str, about: Chunked, text: str) -> None:
+        details = {"id": about.id, "rows": about.rows, "incremental": True}
+        self.notices.append(Notice(what, time.time_ns() // 1_000_000, about.table, text, details))

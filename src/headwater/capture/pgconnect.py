@@ -1,0 +1,118 @@
+"""Connections to PostgreSQL, and its errors in our words: which ones pass, which ones need somebody, and the way out."""
+
+import contextlib
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from headwater.errors import Away, CaptureError, HeadwaterError, UsageError
+
+__all__ = ["Wire", "connect", "failures", "psycopg"]
+
+try:
+    import psycopg
+    from psycopg.errors import error_from_result
+except ImportError as missing:
+    raise UsageError("PostgreSQL needs a library", hint="pip install headwater[postgres]") from missing
+
+SESSION = (
+    "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=iso_8601 -c lc_monetary=C -c bytea_output=hex"
+    " -c extra_float_digits=1 -c client_encoding=UTF8 -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
+)
+CONNECT_S = 10
+PASSING = ("08", "40", "53", "57", "58")
+"""Classes of SQLSTATE that somebody else's mending ends: lost connections, conflicts, a full server, one that stops or starts."""
+IN_USE = "55006"
+REFUSED = (
+    "authentication failed",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "not permitted to log in",
+    "must be superuser or replication",
+)
+STATUS = struct.Struct(">cQQQqB")
+EPOCH_US = 946_684_800_000_000
+
+
+def connect(url: str, *, replication: bool = False) -> Any:
+    """A connection in autocommit, with the formats that ``pgtypes.py`` reads."""
+    more: dict[str, Any] = {"replication": "database"} if replication else {}
+    return psycopg.connect(
+        url,
+        autocommit=True,
+        connect_timeout=CONNECT_S,
+        options=SESSION,
+        application_name="headwater",
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+        prepare_threshold=None,
+        **more,
+    )
+
+
+@contextlib.contextmanager
+def failures(what: str) -> Iterator[None]:
+    """Errors of the library become ours at this border."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _meant(what, error) from error
+
+
+def _meant(what: str, error: Any) -> HeadwaterError:
+    state = error.sqlstate or ""
+    text = " ".join(str(error).split())
+    if state == "42501" or "permission denied" in text:
+        return CaptureError(
+            f"{what}: the role lacks a right", got=text, hint="docs/capture.md lists the rights"
+        )
+    if not state and any(each in text for each in REFUSED):
+        return CaptureError(
+            f"{what}: the server refuses the connection", got=text, hint="see the address of the capture"
+        )
+    if not state or (state[:2] in PASSING and "has already been removed" not in text) or state == IN_USE:
+        return Away(f"{what}: the database does not answer", got=text)
+    if "can no longer get changes" in text or "has already been removed" in text:
+        return CaptureError(
+            f"{what}: the server has thrown away what comes next",
+            got=text,
+            hint="`headwater capture snapshot` begins anew; max_slot_wal_keep_size says how much the server keeps",
+        )
+    if state == "42704":
+        return CaptureError(
+            f"{what}: what it needs was dropped", got=text, hint="`headwater capture snapshot` begins anew"
+        )
+    return CaptureError(what, got=text)
+
+
+class Wire:
+    """The replication connection, below SQL: commands, and what flows in a copy."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = connect(url, replication=True)
+        self.pg = self.connection.pgconn
+
+    def command(self, text: str) -> list[tuple[str, ...]]:
+        """Runs a command and gives its rows as texts; a copy has begun when it has none."""
+        result = self.pg.exec_(text.encode())
+        if result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
+            raise error_from_result(result)
+        return [
+            tuple((result.get_value(row, column) or b"").decode() for column in range(result.nfields))
+            for row in range(result.ntuples)
+        ]
+
+    def finish_copy(self) -> None:
+        """Behind the last row of a copy: raises what has ended it, if that was an error."""
+        while (result := self.pg.get_result()) is not None:
+            if result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
+                raise error_from_result(result)
+
+    def status(self, lsn: int, now_us: int, *, reply: bool) -> None:
+        """Tells the server what is durable with us."""
+        self.pg.put_copy_data(STATUS.pack(b"r", lsn, lsn, lsn, now_us - EPOCH_US, reply))
+        self.pg.flush()
+
+    def close(self) -> None:
+        self.connection.close()

@@ -1,0 +1,189 @@
+"""The messages of PostgreSQL's ``pgoutput`` plugin, protocol 1 and 2 (Logical Replication Message Formats): bytes in, values out, no I/O.
+
+A message is a str of pieces' characters (one for each byte). What comes for every row, tuples, is read by a function that is
+written for its table and schema version (`Shape`); everything else comes seldom and is read plainly.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headwater.capture.envelope import compiled, members, row
+from headwater.capture.pgtypes import Kind, Types
+
+__all__ = [
+    "SHORT_BYTES",
+    "Begin",
+    "Column",
+    "Commit",
+    "Relation",
+    "Shape",
+    "lsn_text",
+    "parse_lsn",
+    "relation",
+]
+
+SHORT_BYTES = 256
+TUPLE_AT = 33
+"""Where the columns begin in an Insert, or in an Update without an old tuple: behind the stream's header of 25 bytes and the number of columns."""
+_U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
+EPOCH_US = 946_684_800_000_000
+"""2000-01-01, from which PostgreSQL counts."""
+
+
+class Column(NamedTuple):
+    """A column as a Relation message has it."""
+
+    name: str
+    oid: int
+    typmod: int
+    is_key: bool
+    """Whether it is part of the replica identity; with FULL, all are."""
+
+
+class Relation(NamedTuple):
+    """A table at one version of its schema."""
+
+    oid: int
+    schema: str
+    name: str
+    identity: str
+    """d, n, f or i, as in pg_class."""
+    columns: tuple[Column, ...]
+
+
+class Begin(NamedTuple):
+    """A transaction: where its commit stands, when that was, and its number."""
+
+    final_lsn: int
+    at_us: int
+    xid: int
+
+    @classmethod
+    def parse(cls, message: str) -> "Begin":
+        final, at, xid = struct.unpack(">QqI", message[1:21].encode("latin-1"))
+        return cls(final, at + EPOCH_US, xid)
+
+
+class Commit(NamedTuple):
+    """The end of a transaction; what comes next stands at ``end_lsn`` or behind it."""
+
+    lsn: int
+    end_lsn: int
+    at_us: int
+
+    @classmethod
+    def parse(cls, message: str, at: int = 2) -> "Commit":
+        """``at`` is where its numbers begin: behind the kind and the flags, and in a stream behind the transaction's number too."""
+        lsn, end, when = struct.unpack(">QQq", message[at : at + 24].encode("latin-1"))
+        return cls(lsn, end, when + EPOCH_US)
+
+
+def lsn_text(lsn: int) -> str:
+    """As PostgreSQL writes it: ``0/16B3748``."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def parse_lsn(text: str) -> int:
+    """The number of ``0/16B3748``."""
+    high, low = text.split("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def relation(message: str) -> Relation:
+    """A Relation message, from its kind on."""
+    oid = _u32(message, 1)
+    schema, at = _text(message, 5)
+    name, at = _text(message, at)
+    identity = message[at]
+    count, at = ord(message[at + 1]) << 8 | ord(message[at + 2]), at + 3
+    columns = []
+    for _ in range(count):
+        flags = ord(message[at])
+        column, at = _text(message, at + 1)
+        kind, typmod = struct.unpack(">Ii", message[at : at + 8].encode("latin-1"))
+        columns.append(Column(column, kind, typmod, bool(flags & 1)))
+        at += 8
+    return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns))
+
+
+Event = Callable[[str, bytes, str, str, str], tuple[bytes | None, bytes]]
+Pieces = Callable[[str, bytes, int], tuple[list[str | None], int]]
+
+
+class Shape:
+    """How tuples of one table and schema version are read.
+
+    ``short`` and ``long`` make key and value of the record of a whole message with a new tuple alone, which is what most are: from the message as
+    text and as bytes, and the texts before, between and behind the two places of its LSN in the source block. Values that were not
+    sent have the placeholder. In a message of fewer than SHORT_BYTES no value has a length of two bytes. ``pieces`` gives one piece of each column, None for a value that was not sent, and where the tuple ends;
+    it begins behind the number of columns.
+    """
+
+    def __init__(self, described: Relation, key: Sequence[str], types: Types) -> None:
+        names = [column.name for column in described.columns]
+        self.names = names
+        self.kinds = [types.kind(column.oid, column.typmod) for column in described.columns]
+        self.key_columns = [names.index(each) for each in key]
+        self.row = row(names)
+        self.key = row(names, self.key_columns) if key else None
+        self.short: Event = self._compile_event(long=False)
+        self.long: Event = self._compile_event(long=True)
+        self.pieces: Pieces = self._compile_pieces()
+
+    def filled(self, pieces: Sequence[str | None]) -> list[str]:
+        """The pieces with placeholders for what is not known."""
+        return [
+            kind.unavailable if each is None else each for each, kind in zip(pieces, self.kinds, strict=True)
+        ]
+
+    def _compile_event(self, *, long: bool) -> Event:
+        body = _columns_code(self.kinds, [repr(kind.unavailable) for kind in self.kinds], long=long)
+        whole = members(self.names, [f"c{at}" for at in range(len(self.names))])
+        key = "None"
+        if self.key_columns:
+            inside = members(
+                [self.names[at] for at in self.key_columns], [f"c{at}" for at in self.key_columns]
+            )
+            key = f"f\"{inside}\".encode('latin-1')"
+        value = f'{{{{\\"before\\":null,\\"after\\":{whole},\\"source\\":{{h}}{{n}}{{m}}{{n}}{{z}}'
+        code = (
+            f"def event(t, b, h, m, z):\n    a = {TUPLE_AT}\n{body}    n, = u64(b, 1)\n"
+            f"    return {key}, f\"{value}\".encode('latin-1')\n"
+        )
+        return compiled("event", code, **self._known())  # type: ignore[no-any-return]
+
+    def _compile_pieces(self) -> Pieces:
+        body = _columns_code(self.kinds, ["None"] * len(self.kinds), long=True)
+        found = ", ".join(f"c{at}" for at in range(len(self.kinds)))
+        return compiled("pieces", f"def pieces(t, b, a):\n{body}    return [{found}], a\n", **self._known())  # type: ignore[no-any-return]
+
+    def _known(self) -> dict[str, object]:
+        return {f"e{at}": kind.encode for at, kind in enumerate(self.kinds)} | {
+            "u32": _U32.unpack_from,
+            "u64": _U64.unpack_from,
+        }
+
+
+def _columns_code(kinds: Sequence[Kind], unavailable: Sequence[str], *, long: bool) -> str:
+    """Code that reads a tuple from ``a`` on into c0, c1, …: kind and length from the bytes, the value from the text."""
+    length = "u32(b, a + 1)[0]" if long else "b[a + 4]"
+    lines = []
+    for at, kind in enumerate(kinds):
+        value = "t[a + 5:e]" if kind.encode is None else f"e{at}(t[a + 5:e])"
+        lines.append(
+            f"    if b[a] == {ord('t')}:\n"
+            f"        e = a + 5 + {length}; c{at} = {value}; a = e\n"
+            f"    else:\n"
+            f"        c{at} = 'null' if b[a] == {ord('n')} else {unavailable[at]}; a += 1\n"
+        )
+    return "".join(lines)
+
+
+def _u32(message: str, at: int) -> int:
+    return int.from_bytes(message[at : at + 4].encode("latin-1"))
+
+
+def _text(message: str, at: int) -> tuple[str, int]:
+    end = message.index("\0", at)
+    return message[at:end].encode("latin-1").decode(), end + 1

@@ -1,0 +1,142 @@
+"""PollingSource: a table of a database that has no log, asked again and again for rows with a greater version.
+
+What it cannot see: deletes; values between two questions; and a row whose version is not greater than one that was read before,
+as when a transaction that took its number or time early commits late. Where triggers are possible, ``capture/sqlite.py`` sees all of it.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from headwater.capture.envelope import Around, Hole, block, created, stamp
+from headwater.capture.source import Part
+from headwater.capture.sqlitetriggers import name as quoted_name
+from headwater.capture.sqlitetriggers import shape_of
+from headwater.capture.sqlitevalue import pieces, row_image
+from headwater.errors import Away, CaptureError, UsageError
+
+__all__ = ["PollingSource"]
+
+ANEW: Final = "snapshot"
+ROWS_MAX: Final = 2_000
+LIFE_S: Final = 0.5
+BUSY_S: Final = 10
+
+
+class PollingSource:
+    """The source of one table with a key and a `version` column that grows with every change; ``sqlite:PATH`` so far.
+
+    Every row comes as ``r``, as it was when it was read: nobody knows whether it is new or changed. A position is the version and key
+    of the last row. Rows whose version is null are never seen.
+    """
+
+    def __init__(self, name: str, url: str, table: str, version: str, *, every_s: float = 1) -> None:
+        if not url.startswith("sqlite:"):
+            raise UsageError(
+                "polling knows one kind of database so far", got=url.partition(":")[0], expected="sqlite:PATH"
+            )
+        self._path = Path(url.removeprefix("sqlite:").removeprefix("//"))
+        self._table = table
+        self._version = version
+        self._every_s = every_s
+        self.name = name
+        self._db: sqlite3.Connection | None = None
+
+    def read(self, position: str | None) -> Iterator[Part]:
+        """See `Source.read`; the first rows are a snapshot only in so far as the table stands still."""
+        self.close()
+        try:
+            yield from self._rows(position)
+        except sqlite3.OperationalError as error:
+            raise Away(f"{self._path.name} does not answer", got=str(error)) from error
+
+    def confirm(self, position: str) -> None:
+        """There is nothing to forget."""
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _rows(self, position: str | None) -> Iterator[Part]:
+        if not self._path.exists():
+            raise CaptureError(
+                f"there is no database {self._path.name}", hint="create it, or see the capture's path"
+            )
+        db = self._db = sqlite3.connect(
+            self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        columns, key = self._columns(db)
+        image = row_image(columns, key)
+        source = self._block()
+        places = [columns.index(self._version), *map(columns.index, key)]
+        since = [] if position in {None, ANEW} else json.loads(position or "[]")
+        alive = asked = 0.0
+        db.text_factory = pieces
+        while True:
+            rows: list[tuple[Any, ...]] = []
+            if time.monotonic() - asked >= self._every_s:
+                rows = db.execute(self._query(columns, key, first=not since), since).fetchall()
+                asked = 0.0 if len(rows) == ROWS_MAX else time.monotonic()
+            if rows:
+                now = time.time_ns() // 1_000_000
+                around = Around(
+                    f"{self.name}.{self._table}",
+                    source(ms=now, us=now * 1000, ns=now * 1_000_000),
+                    stamp(),
+                    now,
+                )
+                since = [_shown(rows[-1][at]) for at in places]
+                yield Part([created(around, *image(row), "r") for row in rows], json.dumps(since))
+                alive = time.monotonic()
+            elif time.monotonic() - alive > LIFE_S:
+                alive = time.monotonic()
+                yield Part([], None)
+            else:
+                time.sleep(min(self._every_s, LIFE_S) / 10)
+
+    def _columns(self, db: sqlite3.Connection) -> tuple[list[str], list[str]]:
+        shape = shape_of(db, self._table)
+        columns = [column for column, _ in shape.columns]
+        if self._version not in columns:
+            raise CaptureError(f"table {self._table} has no column {self._version}", got=", ".join(columns))
+        if not shape.key:
+            raise CaptureError(
+                f"table {self._table} has no primary key", hint="rows of one version have no order without it"
+            )
+        return columns, list(shape.key)
+
+    def _query(self, columns: list[str], key: list[str], *, first: bool) -> str:
+        order = ", ".join(quoted_name(column) for column in (self._version, *key))
+        behind = f"{quoted_name(self._version)} IS NOT NULL"
+        if not first:
+            behind = f"({order}) > ({', '.join('?' * (1 + len(key)))})"
+        chosen = ", ".join(map(quoted_name, columns))
+        return f"SELECT {chosen} FROM {quoted_name(self._table)} WHERE {behind} ORDER BY {order} LIMIT {ROWS_MAX}"  # noqa: S608  quoted
+
+    def _block(self) -> Any:
+        return block(
+            {
+                "version": "headwater",
+                "connector": "polling",
+                "name": self.name,
+                "ts_ms": Hole("ms"),
+                "snapshot": "true",
+                "db": "main",
+                "sequence": None,
+                "ts_us": Hole("us"),
+                "ts_ns": Hole("ns"),
+                "table": self._table,
+            }
+        )
+
+
+def _shown(value: Any) -> Any:
+    """A value in a position: a text as itself, and not as a piece."""
+    if isinstance(value, bytes):
+        raise CaptureError("a version or key of bytes cannot be polled", hint="use a number or a text")
+    return value.encode("latin-1").decode() if isinstance(value, str) else value

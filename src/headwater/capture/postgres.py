@@ -1,0 +1,464 @@
+"""PostgresSource: a PostgreSQL database by logical replication with ``pgoutput``.
+
+The slot is made after the publication and gives the snapshot: rows as of exactly the point where its stream begins. A table that is
+added later, or whose snapshot was cut off by a crash, gets a snapshot of its own from a temporary slot; what the stream then
+brings of that table from before the snapshot is passed over. So each change is in the topics once, whichever way it came.
+"""
+
+import contextlib
+import re
+import select
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headwater.capture import envelope
+from headwater.capture.control import Command, Notice
+from headwater.capture.envelope import Around
+from headwater.capture.pgasked import Guard, NoticingVersions, published_as
+from headwater.capture.pgcatalog import Catalogue, Published, Slot, identifier, string
+from headwater.capture.pgchanges import Changes, sequence, source_block
+from headwater.capture.pgchunks import Chunked, Chunks, chunked
+from headwater.capture.pgconnect import Wire, connect, failures, psycopg
+from headwater.capture.pgcopy import copied
+from headwater.capture.pgoutput import Shape, lsn_text, parse_lsn
+from headwater.capture.pgtypes import Decimals
+from headwater.capture.source import Part, Record
+from headwater.errors import Away, CaptureError
+
+__all__ = ["Place", "PostgresSource", "Progress", "anew", "slot_name"]
+
+PART_RECORDS = 5_000
+PART_BYTES = 8 << 20
+ALARM_BYTES = 1 << 30
+LIMIT_BYTES = 10 << 30
+"""As much of its log the server may keep for us before that is told, and told with urgency."""
+XLOG_DATA = ord("w")
+QUIET_S = 0.05
+ALIVE_S = 1.0
+HEARTBEAT_S = 5.0
+"""So often the server is asked how far it is, and told how far we are."""
+
+
+class Place(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A position: of which server, behind which commit, and from where on each table's changes count."""
+
+    system: str
+    lsn: str
+    tables: dict[str, str] = {}
+    """By table, the point that its snapshot stands for; one that is missing has no snapshot yet."""
+    snapshots: tuple[Chunked, ...] = ()
+    """Tables that are read again beside the stream, and how far that is."""
+    stopped: dict[str, str] = {}
+    """Tables that cannot go on, and why."""
+    again: bool = False
+    """Whether the topics have rows from before: a snapshot begins with a truncate then."""
+
+
+class Progress(NamedTuple):
+    """How far a snapshot is."""
+
+    table: str
+    rows: int
+    about: int
+    """How many rows the server believes the table to have."""
+
+
+def slot_name(name: str) -> str:
+    """The name of a capture's slot and publication."""
+    return "headwater_" + re.sub(r"[^a-z0-9_]", "_", name.lower())
+
+
+class PostgresSource:
+    """The tables of one database. One thread; `close` ends the connections, and slot and publication stay."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        tables: tuple[str, ...],
+        *,
+        root: bool = False,
+        decimals: Decimals = "precise",
+        folder: Path | None = None,
+        alarm_bytes: int = ALARM_BYTES,
+        limit_bytes: int = LIMIT_BYTES,
+    ) -> None:
+        self.name = name
+        self.alarm_bytes = alarm_bytes
+        self.limit_bytes = limit_bytes
+        self.slot = slot_name(name)
+        self.progress: Progress | None = None
+        self.lag_bytes = 0
+        self._url = url
+        self._tables = tables
+        self._root = root
+        self._decimals: Decimals = decimals
+        self._folder = folder
+        self.notices: list[Notice] = []
+        self._versions = NoticingVersions(self.notices)
+        self._wire: Wire | None = None
+        self._asking: Any = None
+        self._database = ""
+        self._place = Place("", "0/0")
+        self._confirmed = 0
+        self._said = 0.0
+
+    def recall(self, records: list[bytes]) -> None:
+        """The values of ``<name>.schema``: versions that are published already."""
+        self._versions = NoticingVersions(self.notices)
+        for value in records:
+            self._versions.recall(value)
+
+    def close(self) -> None:
+        for each in (self._wire, self._asking):
+            if each is not None:
+                each.close()
+        self._wire = self._asking = None
+
+    def confirm(self, position: str) -> None:
+        self._confirmed = parse_lsn(_decode(position).lsn)
+        self._say()
+
+    def asked(self, position: str, command: Command) -> str:
+        """A snapshot of one table: in chunks beside the stream, or anew with a truncate."""
+        place = _decode(position)
+        name = published_as(command.table, place.tables)
+        if not command.incremental:
+            kept = {each: lsn for each, lsn in place.tables.items() if each != name}
+            stopped = {each: why for each, why in place.stopped.items() if each != name}
+            return _encode(msgspec.structs.replace(place, tables=kept, stopped=stopped, again=True))
+        if name in place.stopped:
+            raise CaptureError(
+                f"table {name} is stopped",
+                got=place.stopped[name],
+                hint=f"`--table {name}` alone begins it anew",
+            )
+        asked = chunked(msgspec.structs.replace(command, table=name))
+        return _encode(msgspec.structs.replace(place, snapshots=(*place.snapshots, asked)))
+
+    def retained_bytes(self) -> int:
+        """How much of the server's log the slot holds."""
+        with failures(f"capture {self.name}"):
+            connection = self._asking or connect(self._url)
+            try:
+                return Catalogue(connection).retained_bytes(self.slot)
+            finally:
+                if connection is not self._asking:
+                    connection.close()
+
+    def read(self, position: str | None) -> Iterator[Part]:
+        self.close()
+        # Each reading closes its own connections: an old one may end after a new one has begun.
+        with failures(f"capture {self.name}"), contextlib.ExitStack() as stack:
+            wire = self._wire = stack.enter_context(contextlib.closing(Wire(self._url)))
+            self._asking = stack.enter_context(contextlib.closing(connect(self._url)))
+            catalogue = Catalogue(self._asking, self._decimals)
+            catalogue.check_server()
+            system, _, _, self._database = wire.command("IDENTIFY_SYSTEM")[0]
+            published = self._publish(catalogue)
+            slot = catalogue.slot(self.slot)
+            known = None if position is None else _decode(position)
+            if known is not None and known.again and not known.system:
+                self._drop(slot)
+                place, slot = Place(system, "0/0", again=True), None
+            else:
+                place = self._check(catalogue, system, slot, known)
+            self._place = place
+            self._confirmed = slot.confirmed if slot else 0
+            missing = [each for each in published if ".".join(each) not in place.tables]
+            if slot is None or missing:
+                yield from self._snapshot(wire, missing, fresh=slot is None)
+            yield from self._stream(wire, catalogue)
+
+    def _check(self, catalogue: Catalogue, system: str, slot: Slot | None, place: Place | None) -> Place:
+        """Whether slot and position fit each other; a gap is never passed over in silence."""
+        what, way_out = f"capture {self.name}", f"`headwater capture snapshot {self.name}` begins anew"
+        if place is not None and place.system != system:
+            raise CaptureError(
+                f"{what}: this is another database server than the position is of",
+                got=f"system {system}",
+                expected=place.system,
+                hint=way_out,
+            )
+        if slot is not None and (slot.plugin != "pgoutput" or slot.database != self._database):
+            raise CaptureError(
+                f"{what}: slot {self.slot} is not ours",
+                got=f"plugin {slot.plugin} in database {slot.database}",
+                hint="give the capture another name",
+            )
+        if slot is not None and slot.lost:
+            raise CaptureError(
+                f"{what}: slot {self.slot} was lost, and with it changes that are not in the topics",
+                hint=f"{way_out}; max_slot_wal_keep_size says how much the server keeps for it",
+            )
+        if place is None:
+            return Place(system, lsn_text(slot.confirmed if slot else 0))
+        if slot is None:
+            raise CaptureError(f"{what}: slot {self.slot} is gone, and changes with it", hint=way_out)
+        at = parse_lsn(place.lsn)
+        if slot.confirmed > at:
+            raise CaptureError(
+                f"{what}: slot {self.slot} was moved on by somebody else, changes in between are lost",
+                got=lsn_text(slot.confirmed),
+                expected=f"{place.lsn} or before",
+                hint=way_out,
+            )
+        end = parse_lsn(catalogue.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0])
+        if at > end:
+            raise CaptureError(
+                f"{what}: the position is newer than the server's log; was it restored from a backup?",
+                got=f"{place.lsn}, the server is at {lsn_text(end)}",
+                hint=way_out,
+            )
+        return place
+
+    def _drop(self, slot: Slot | None) -> None:
+        if slot is not None:
+            self._asking.execute(f"SELECT pg_drop_replication_slot({string(self.slot)})")
+
+    def remove(self) -> None:
+        """Drops slot and publication: the server keeps nothing for this capture any more."""
+        with failures(f"capture {self.name}"):
+            self._asking = connect(self._url)
+            self._drop(Catalogue(self._asking).slot(self.slot))
+            self._asking.execute(f"DROP PUBLICATION IF EXISTS {self.slot}")
+            self.close()
+
+    def _publish(self, catalogue: Catalogue) -> list[tuple[str, str]]:
+        """The publication, made or completed where it is not as declared; before the slot, or decoding would fail later."""
+        wanted = catalogue.expand(self._tables)
+        names = [f"{identifier(schema)}.{identifier(name)}" for schema, name in wanted]
+        options = f"publish_via_partition_root = {str(self._root).lower()}"
+        found = catalogue.rows(
+            f"SELECT puballtables, pubviaroot FROM pg_publication WHERE pubname = {string(self.slot)}"  # noqa: S608  quoted
+        )
+        if not found:
+            self._alter(f"CREATE PUBLICATION {self.slot} FOR TABLE {', '.join(names)} WITH ({options})")
+            return catalogue.published(self.slot)
+        if found[0][1] != self._root:
+            self._alter(f"ALTER PUBLICATION {self.slot} SET ({options})")
+        have = {
+            (schema, name)
+            for schema, name in catalogue.rows(
+                "SELECT n.nspname::text, c.relname::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid"  # noqa: S608  quoted
+                " JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace"
+                f" WHERE p.pubname = {string(self.slot)}"
+            )
+        }
+        if have != set(wanted) and not found[0][0]:
+            self._alter(f"ALTER PUBLICATION {self.slot} SET TABLE {', '.join(names)}")
+        return catalogue.published(self.slot)
+
+    def _alter(self, statement: str) -> None:
+        try:
+            self._asking.execute(statement)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise CaptureError(
+                f"capture {self.name}: the role may not make its publication",
+                got=" ".join(str(error).split()),
+                hint=f"let an owner of the tables run: {statement}",
+            ) from error
+
+    def _snapshot(self, wire: Wire, tables: list[tuple[str, str]], *, fresh: bool) -> Iterator[Part]:
+        """Rows as of the point where a slot begins: the capture's own, or a temporary one beside it."""
+        slot = self.slot if fresh else f"{self.slot}_snapshot"
+        wire.command("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        kind = "" if fresh else "TEMPORARY "
+        _, point, *_ = wire.command(
+            f"CREATE_REPLICATION_SLOT {slot} {kind}LOGICAL pgoutput (SNAPSHOT 'use')"
+        )[0]
+        place = self._place
+        place = self._place = msgspec.structs.replace(place, lsn=point if fresh else place.lsn)
+        catalogue = Catalogue(wire.connection, self._decimals)
+        for schema, name in tables:
+            table = catalogue.table(schema, name)
+            self._tell("snapshot begun", table, f"about {table.rows} rows")
+            yield from self._copy(wire, catalogue, table, parse_lsn(point))
+        wire.command("COMMIT")
+        if not fresh:
+            wire.command(f"DROP_REPLICATION_SLOT {slot}")
+        self.progress = None
+        self._place = msgspec.structs.replace(self._place, again=False)
+        yield Part([], _encode(self._place))
+
+    def _tell(self, what: str, table: Published, text: str) -> None:
+        whole = f"{table.relation.schema}.{table.relation.name}"
+        self.notices.append(Notice(what, time.time_ns() // 1_000_000, whole, text))
+
+    def _copy(self, wire: Wire, catalogue: Catalogue, table: Published, point: int) -> Iterator[Part]:
+        relation = table.relation
+        there = catalogue.describe(relation)
+        shape = Shape(relation, there.key, there.types)
+        read = copied(shape.names, shape.kinds, shape.key_columns)
+        name = f"{relation.schema}.{relation.name}"
+        topic, now_us = f"{self.name}.{name}", time.time_ns() // 1_000
+        block = source_block(self.name, self._database, relation.schema, relation.name, "true")
+        source = block(
+            ms=now_us // 1_000,
+            us=now_us,
+            ns=now_us * 1_000,
+            sequence=sequence(None, point),
+            xid="null",
+            lsn=point,
+        )
+        records: list[Record] = self._versions.record(self.name, relation, there.key, point)
+        if self._place.again:
+            records.append(envelope.truncated(Around(topic, source, envelope.stamp(), now_us // 1_000)))
+        columns = ", ".join(map(identifier, shape.names))
+        only = "" if table.partitioned else "ONLY "
+        whole = f"{only}{identifier(relation.schema)}.{identifier(relation.name)}"
+        wire.command(f"COPY (SELECT {columns} FROM {whole}) TO STDOUT")  # noqa: S608  quoted
+        get, new, total, size, at_ms = wire.pg.get_copy_data, tuple.__new__, 0, 0, now_us // 1_000
+        tail = f',"source":{source},"transaction":null,"op":"r",{envelope.stamp()}}}'
+        self.progress = Progress(name, 0, table.rows)
+        while True:
+            count, line = get(0)
+            if count < 0:
+                break
+            after, key = read(str(line, "latin-1")[:-1])
+            value = f'{{"before":null,"after":{after}{tail}'.encode("latin-1")
+            records.append(new(Record, (topic, None if key is None else key.encode("latin-1"), value, at_ms)))
+            size += count
+            if len(records) >= PART_RECORDS or size >= PART_BYTES:
+                size = 0
+                total += len(records)
+                self.progress = Progress(name, total, table.rows)
+                tail = f',"source":{source},"transaction":null,"op":"r",{envelope.stamp()}}}'
+                yield Part(records, None)
+                records = []
+        wire.finish_copy()
+        self.progress = Progress(name, total + len(records), table.rows)
+        self._tell("snapshot finished", table, f"as of {lsn_text(point)}")
+        tables = self._place.tables | {name: lsn_text(point)}
+        self._place = msgspec.structs.replace(self._place, tables=tables)
+        yield Part(records, _encode(self._place))
+
+    def _stream(self, wire: Wire, catalogue: Catalogue) -> Iterator[Part]:
+        at = parse_lsn(self._place.lsn)
+        since = {name: parse_lsn(lsn) for name, lsn in self._place.tables.items()}
+        self._guard = Guard(catalogue.describe, self._versions, since, self._place.stopped)
+        changes = Changes(
+            self.name,
+            self._database,
+            self._guard.describe,
+            lsn=at,
+            since=since,
+            versions=self._versions,
+            folder=self._folder,
+        )
+        self._guard.at = lambda: changes.committed_at
+        self._chunks = Chunks(self.name, self._database, self._asking, catalogue, changes)
+        self._chunks.notices = self.notices
+        take = self._chunks.begin(self._place.snapshots)
+        options = (
+            f"proto_version '2', publication_names '{identifier(self.slot)}', streaming 'on', messages 'true'"
+        )
+        wire.command(f"START_REPLICATION SLOT {self.slot} LOGICAL {lsn_text(at)} ({options})")
+        try:
+            yield from self._follow(wire, changes, take)
+        finally:
+            changes.close()
+
+    def _follow(
+        self, wire: Wire, changes: Changes, take: Callable[[bytes], Iterator[None] | None]
+    ) -> Iterator[Part]:
+        """Messages as they come. A part ends where the socket is empty, or where it is full."""
+        chunks = self._chunks
+        get, message = wire.pg.get_copy_data, b""
+        wait_s, told, size = QUIET_S, (changes.lsn, chunks.pending), 0
+        while True:
+            count, data = get(1)
+            if count > 0:
+                message = bytes(data)
+                size += count
+                if message[0] != XLOG_DATA:
+                    self._note(message, changes)
+                    continue
+                steps = take(message)
+                if steps is not None or len(changes.records) >= PART_RECORDS or size >= PART_BYTES:
+                    for _ in steps or (None,):
+                        yield from self._parts(changes, 1)
+                        self._say_in_time()
+                    size = 0
+                continue
+            if count < 0:
+                wire.finish_copy()
+                raise Away(f"capture {self.name}: the server has ended the stream")
+            chunks.step()
+            if changes.done or (changes.lsn, chunks.pending) != told:
+                self.lag_bytes = max(0, _u64(message, 9) - changes.lsn) if message[:1] == b"w" else 0
+                told, wait_s = (changes.lsn, chunks.pending), QUIET_S
+                yield from self._parts(changes, 1 << 62)
+            ready, _, _ = select.select([wire.pg.socket], [], [], wait_s)
+            if ready:
+                wire.pg.consume_input()
+                continue
+            wait_s = QUIET_S if chunks.waiting else ALIVE_S
+            if chunks.waiting:
+                self._say(reply=True)
+            self._say_in_time()
+            yield Part([], None)
+
+    def _parts(self, changes: Changes, most: int) -> Iterator[Part]:
+        """What is complete, with its position; and of what is not, as soon as it is much, the part that is there."""
+        records, done = changes.records, changes.done
+        self._place = msgspec.structs.replace(
+            self._place,
+            lsn=lsn_text(changes.lsn),
+            snapshots=self._chunks.pending,
+            stopped=self._guard.stopped,
+        )
+        if done or not (records or changes.open):
+            rest = records[done:]
+            changes.records, changes.done = rest, 0
+            del records[done:]
+            yield Part(records, _encode(self._place))
+            records = rest
+        elif not records:  # inside a transaction, of which nothing but rows that are passed over has come
+            yield Part([], None)
+        if len(records) >= most:
+            changes.records = []
+            yield Part(records, None)
+        changes.restamp()
+
+    def _note(self, message: bytes, changes: Changes) -> None:
+        """A keepalive: outside of a transaction, everything before it was sent, whether or not it was about our tables."""
+        end = _u64(message, 1)
+        if not changes.open and not changes.records and end > changes.lsn:
+            changes.lsn = end
+        if message[17]:
+            self._say()
+
+    def _say_in_time(self) -> None:
+        if time.monotonic() - self._said > HEARTBEAT_S:
+            self._say(reply=True)
+
+    def _say(self, *, reply: bool = False) -> None:
+        if self._wire is None:
+            return
+        self._said = time.monotonic()
+        try:
+            self._wire.status(self._confirmed, time.time_ns() // 1_000, reply=reply)
+        except psycopg.Error:
+            return  # not streaming yet, or no longer: the reader will meet it
+
+
+def _u64(message: bytes, at: int) -> int:
+    return int.from_bytes(message[at : at + 8])
+
+
+def _encode(place: Place) -> str:
+    return msgspec.json.encode(place).decode()
+
+
+def _decode(position: str) -> Place:
+    return msgspec.json.decode(position, type=Place)
+
+
+def anew() -> str:
+    """The position of a capture that drops its slot and takes its snapshot again."""
+    return _encode(Place("", "0/0", again=True))

@@ -1,0 +1,232 @@
+"""RowReader: a function written for one table map, from the bytes of its rows to the binlog.JSON text of keys and rows.
+
+A Python loop over columns would cost most of the capture. The source of a function is built instead, once for each shape of a table: rows
+without a null are read by as few `struct` calls as their variable parts allow, the others column by column.
+"""
+
+from binascii import b2a_base64
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from struct import Struct
+from typing import Any, NamedTuple
+
+from headwater.capture import binlog
+from headwater.capture import mysqlvalue as value
+from headwater.capture.binlog import Column, TableMap
+from headwater.capture.envelope import compiled, members, piece, quoted
+from headwater.capture.mysqljson import json_text
+from headwater.errors import CaptureError
+
+__all__ = ["Image", "Layout", "row_reader"]
+
+Image = tuple[str | None, str]
+"""The key of a row, None in a table without one, and the row: both as binlog.JSON text."""
+
+
+class Layout(NamedTuple):
+    """What the map of a table does not say."""
+
+    charsets: Mapping[int, str]
+    """Character sets by the numbers of their collations."""
+    decimal: Callable[[int, int], str] = value.number
+    kinds: Mapping[str, str] = {}
+    """Columns that the binlog shows as bytes and people know as something else: ``uuid``, ``inet4``, ``inet6``."""
+
+
+class _Step(NamedTuple):
+    """How one column is read: a `struct` code, and lines that make ``c`` (its text or number) of ``v`` (what the code gave)."""
+
+    code: str
+    lines: tuple[str, ...]
+    variable: bool = False
+    """Whether ``v`` is a length, and the bytes follow."""
+
+
+def row_reader(table: TableMap, layout: Layout) -> Callable[[bytes, int], list[Image]]:
+    """Reads all rows from a place in the bytes to their end."""
+    names: dict[str, Any] = {
+        "b64": b2a_base64,
+        "piece": piece,
+        "quoted": quoted,
+        "value": value,
+        "from_bytes": int.from_bytes,
+        "json_text": json_text,
+    }
+    steps = [_step(i, column, table, layout, names) for i, column in enumerate(table.columns)]
+    count = len(steps)
+    size = (count + 7) // 8
+    null = "b[p]" if size == 1 else f"from_bytes(b[p:p+{size}], 'little')"
+    source = [
+        "def read(b, p):",
+        " out = []; add = out.append; end = len(b); t = b.decode('latin-1')",
+        " while p < end:",
+    ]
+    source += [f"  n = {null}; p += {size}"]
+    used = f"n & {(1 << count) - 1}" if count % 8 else "n"
+    source += [f"  if not ({used}):", *(f"   {line}" for line in _whole(steps, names)), "  else:"]
+    source += [f"   {line}" for line in _single(steps, names)]
+    row = members([column.name for column in table.columns], [f"c{i}" for i in range(count)])
+    key = members([table.columns[i].name for i in table.key], [f"c{i}" for i in table.key])
+    keyed = f'f"{key}"' if table.key else "None"
+    source += [f'  add(({keyed}, f"{row}"))', " return out"]
+    read: Callable[[bytes, int], list[Image]] = compiled("read", "\n".join(source), **names)
+    return read
+
+
+def _unpack(codes: str, names: dict[str, Any]) -> tuple[str, int]:
+    """The name of a function that unpacks these codes, and their size."""
+    shape = Struct("<" + codes)
+    name = "u_" + codes
+    names[name] = shape.unpack_from
+    return name, shape.size
+
+
+def _whole(steps: list[_Step], names: dict[str, Any]) -> list[str]:
+    """Lines for a row without a null: fixed parts are unpacked together, up to the next variable one."""
+    lines, run = [], list[int]()
+
+    def flush() -> None:
+        if run:
+            name, size = _unpack("".join(steps[i].code for i in run), names)
+            lines.append(f"{''.join(f'v{i}, ' for i in run)}= {name}(b, p); p += {size}")
+            for i in run:
+                lines.extend(steps[i].lines)
+            run.clear()
+
+    for i, step in enumerate(steps):
+        if step.code:
+            run.append(i)
+        else:
+            lines.extend(step.lines)
+        if step.variable:
+            flush()
+    flush()
+    return lines
+
+
+def _single(steps: list[_Step], names: dict[str, Any]) -> list[str]:
+    """Lines for any row, one column after the other."""
+    lines = []
+    for i, step in enumerate(steps):
+        lines.append(f"if n & {1 << i}: c{i} = 'null'")
+        lines.append("else:")
+        if step.code:
+            name, size = _unpack(step.code, names)
+            lines.append(f" v{i}, = {name}(b, p); p += {size}")
+        lines.extend(f" {line}" for line in step.lines or ("pass",))
+    return lines
+
+
+CACHED_MAX = 1024
+INTEGERS = {binlog.TINY: "b", binlog.SHORT: "h", binlog.LONG: "i", binlog.LONGLONG: "q"}
+VARIABLE = frozenset(
+    {binlog.VARCHAR, binlog.VAR_STRING, binlog.STRING, binlog.BLOB, binlog.JSON, binlog.GEOMETRY}
+)
+FRACTIONS = {0: (0, 0), 1: (1, 10000), 2: (1, 10000), 3: (2, 100), 4: (2, 100), 5: (3, 1), 6: (3, 1)}
+"""Digits behind the second: the bytes they take, and how many microseconds one of them is."""
+
+
+def _step(i: int, column: Column, table: TableMap, layout: Layout, names: dict[str, Any]) -> _Step:
+    kind = column.kind
+    if kind in {binlog.OLD_TIMESTAMP, binlog.OLD_TIME, binlog.OLD_DATETIME}:
+        raise CaptureError(
+            f"column {column.name} of {table.schema}.{table.name} has the time format of MySQL before 5.6",
+            hint=f"ALTER TABLE {table.schema}.{table.name} FORCE, with mysql56_temporal_format=ON",
+        )
+    if kind in INTEGERS:
+        code = INTEGERS[kind]
+        return _Step(code.upper() if column.unsigned else code, (f"c{i} = v{i}",))
+    if kind in {binlog.DATETIME, binlog.TIMESTAMP, binlog.TIME}:
+        return _temporal(i, column, names)
+    if kind in VARIABLE:
+        return _variable(i, column, layout, names)
+    found = _decimal(i, column, layout, names) if kind == binlog.DECIMAL else _fixed(i, column, layout, names)
+    if found is None:
+        raise CaptureError(
+            f"column {column.name} of {table.schema}.{table.name} has a type that is not supported",
+            got=f"type {kind} of the binlog",
+            hint="leave the table out, or change the column",
+        )
+    return found
+
+
+def _fixed(i: int, column: Column, layout: Layout, names: dict[str, Any]) -> _Step | None:
+    size = column.size
+    if column.kind == binlog.ENUM:
+        names[f"e{i}"] = value.label(column.labels, layout.charsets[column.collation])
+    elif column.kind == binlog.SET:
+        names[f"e{i}"] = value.labels(column.labels, layout.charsets[column.collation])
+    code, line = {
+        binlog.INT24: ("3s", f"from_bytes(v{i}, 'little', signed={not column.unsigned})"),
+        binlog.FLOAT: ("4s", f"value.single(v{i})"),
+        binlog.DOUBLE: ("d", f"repr(v{i})"),
+        binlog.DATE: ("3s", f"value.date(from_bytes(v{i}, 'little'))"),
+        binlog.YEAR: ("B", f"v{i} + 1900 if v{i} else 0"),
+        binlog.BIT: (f"{(size + 7) // 8}s", f"value.bits(v{i}, {size})"),
+        binlog.ENUM: ("B" if size == 1 else "H", f"e{i}[v{i}]"),
+        binlog.SET: (f"{size}s", f"e{i}(from_bytes(v{i}, 'little'))"),
+        binlog.NULL: ("", "'null'"),
+    }.get(column.kind, (None, ""))
+    return None if code is None else _Step(code, (f"c{i} = {line}",))
+
+
+def _variable(i: int, column: Column, layout: Layout, names: dict[str, Any]) -> _Step:
+    if column.kind in {binlog.BLOB, binlog.JSON, binlog.GEOMETRY}:
+        code = {1: "B", 2: "H", 3: "3s", 4: "I"}[column.size]
+    else:
+        code = "B" if column.size < 256 else "H"
+    length = (f"v{i} = from_bytes(v{i}, 'little')",) if code == "3s" else ()
+    raw = f"b[p:p+v{i}]"
+    charset = layout.charsets.get(column.collation, "binary")
+    if column.kind == binlog.JSON:
+        made = f"piece(quoted(json_text({raw})))"
+    elif column.kind == binlog.GEOMETRY:
+        made = f"value.geometry({raw})"
+    elif column.name in layout.kinds:
+        made = f"value.{layout.kinds[column.name]}({raw}.ljust({column.size}, b'\\0'))"
+    elif column.collation == 63:
+        # BINARY comes without the zeros at its end.
+        padded = f"{raw}.ljust({column.size}, b'\\0')" if column.kind == binlog.STRING else raw
+        made = f"'\"' + b64({padded}, newline=False).decode() + '\"'"
+    elif value.codec(charset) == "utf-8":
+        made = f"quoted(t[p:p+v{i}])"  # the bytes of UTF-8 are its piece
+    else:
+        names[f"t{i}"] = value.text(charset)
+        made = f"t{i}({raw})"
+    return _Step(code, (*length, f"c{i} = {made}; p += v{i}"), variable=True)
+
+
+def _temporal(i: int, column: Column, names: dict[str, Any]) -> _Step:
+    digits = column.size
+    size, unit = FRACTIONS[digits]
+    shift, mask = 8 * size, (1 << 8 * size) - 1
+    big = partial(int.from_bytes, byteorder="big")
+    if column.kind == binlog.TIME:
+        zero = 0x800000 << shift
+        return _cached(i, 3 + size, lambda raw: value.span(big(raw) - zero, shift, unit), names)
+    if column.kind == binlog.DATETIME:
+        zero = 0x8000000000 << shift
+
+        def moment(raw: bytes) -> int | str:
+            packed = big(raw) - zero
+            return value.moment(packed >> shift, (packed & mask) * unit, digits)
+
+        return _cached(i, 5 + size, moment, names)
+
+    def stamp(raw: bytes) -> str:
+        packed = big(raw)
+        return value.stamp(packed >> shift, (packed & mask) * unit, digits)
+
+    return _cached(i, 4 + size, stamp, names)
+
+
+def _decimal(i: int, column: Column, layout: Layout, names: dict[str, Any]) -> _Step:
+    size, read = value.unscaled(column.size, column.scale)
+    write, scale = layout.decimal, column.scale
+    return _cached(i, size, lambda raw: write(read(raw), scale), names)
+
+
+def _cached(i: int, size: int, function: Callable[[bytes], int | str], names: dict[str, Any]) -> _Step:
+    """An update has most of its values twice, and rows that are written together share many."""
+    names[f"f{i}"] = lru_cache(CACHED_MAX)(function)
+    return _Step(f"{size}s", (f"c{i} = f{i}(v{i})",))

@@ -1,0 +1,46 @@
+"""Source: what the capture loop (``capture/feed.py``) needs of a database.
+
+A source hands over records that are ready for the log, because making them one by one twice is what costs; the loop puts them there,
+in one transaction with the position behind them. Transactions of the database are never cut: a reader of the topics sees all of one or
+nothing of it.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+__all__ = ["Part", "Record", "Source"]
+
+
+class Record(NamedTuple):
+    """One record of a change topic."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    """None behind a delete: the tombstone by which compaction forgets the key."""
+    timestamp_ms: int
+
+
+class Part(NamedTuple):
+    """Some records in the order of their commits, and where the database is behind them."""
+
+    records: list[Record]
+    position: str | None
+    """What `Source.read` goes on from; None inside a transaction or a table's snapshot that is not at its end."""
+
+
+class Source(Protocol):
+    """One database with the tables that are captured. One thread calls; what was read is kept by nobody but the caller."""
+
+    def read(self, position: str | None) -> Iterator[Part]:
+        """All changes behind a position, for ever; without one, first the rows that the tables have, as a snapshot that fits the log.
+
+        An empty part is a sign of life, at least once a second. CaptureError when the database no longer has what comes behind the
+        position, with the way out; any other failure of the database raises Away, and the loop comes back with its last position.
+        """
+
+    def confirm(self, position: str) -> None:
+        """Everything up to there is durable in the log: the database may forget it. Called from the thread that reads."""
+
+    def close(self) -> None:
+        """Ends the connections; slots and the like stay."""

@@ -1,0 +1,148 @@
+"""The triggers that fill a SQLite file's change table, and the two tables beside them; `install` and `remove` put them there and away.
+
+``_headwater_changes`` has one entry for each changed row: its number, time and operation, the shape of the row, and its values before
+(``o0``…) and after (``n0``…), in columns without a type, so that each keeps the one it was stored with: JSON made by a trigger costs the
+writer half as much again. ``_headwater_shapes`` says which columns a shape has; a trigger names its own, so that entries written before
+a change of the table are still read as what they were.
+"""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from headwater.errors import CaptureError
+
+__all__ = ["CHANGES", "Shape", "install", "last_number", "name", "remove", "shape_of", "shapes"]
+
+CHANGES: Final = "_headwater_changes"
+SHAPES: Final = "_headwater_shapes"
+NOW: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+
+
+class Shape(NamedTuple):
+    """The columns of a table at a time, as name and declared type, and the names of its key."""
+
+    table: str
+    columns: tuple[tuple[str, str], ...]
+    key: tuple[str, ...]
+
+
+def name(text: str) -> str:
+    """A name in SQL."""
+    return '"' + text.replace('"', '""') + '"'
+
+
+def shape_of(db: sqlite3.Connection, table: str) -> Shape:
+    """A table as it is now."""
+    rows = db.execute(f"PRAGMA table_info({name(table)})").fetchall()
+    if not rows:
+        raise CaptureError(f"there is no table {table}", hint="create it, or leave it out of the capture")
+    key = sorted((at, column) for _, column, _, _, _, at in rows if at)
+    return Shape(table, tuple((row[1], row[2]) for row in rows), tuple(column for _, column in key))
+
+
+def shapes(db: sqlite3.Connection) -> dict[int, Shape]:
+    """All shapes that entries may have; none where nothing is installed."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (SHAPES,)).fetchone():
+        return {}
+    found = db.execute(f"SELECT id, name, columns, key FROM {SHAPES}")  # noqa: S608  constant
+    return {
+        number: Shape(table, tuple(map(tuple, json.loads(columns))), tuple(json.loads(key)))
+        for number, table, columns, key in found
+    }
+
+
+def last_number(db: sqlite3.Connection) -> int:
+    """The number of the newest entry that there ever was."""
+    found = db.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (CHANGES,)).fetchone()
+    return found[0] if found else 0
+
+
+def install(db: sqlite3.Connection, tables: Sequence[str], *, rows: bool = False) -> list[str]:
+    """Puts triggers on tables that have none, or those of another shape; gives back the tables that were changed.
+
+    With `rows`, such a table's rows are entered too (as ``r``), behind a ``t`` where nobody watched it: what was written without a
+    trigger that fits is not known otherwise. In one transaction, so that no writer comes between.
+    """
+    if all(_fits(db, table, shapes(db)) for table in tables):
+        return []
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.execute(f"CREATE TABLE IF NOT EXISTS {SHAPES}(id INTEGER PRIMARY KEY, name, columns, key)")
+        db.execute(
+            f"CREATE TABLE IF NOT EXISTS {CHANGES}(number INTEGER PRIMARY KEY AUTOINCREMENT, at, op, shape)"
+        )
+        known = shapes(db)
+        changed = [table for table in tables if not _fits(db, table, known)]
+        for table in changed:
+            watched = bool(_triggers(db, table))
+            number = _install(db, shape_of(db, table))
+            if rows:
+                _enter_rows(db, shape_of(db, table), number, emptied=not watched)
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+    return changed
+
+
+def remove(db: sqlite3.Connection) -> None:
+    """Takes all triggers, and the entries that nobody has read, away."""
+    db.execute("BEGIN IMMEDIATE")
+    for (trigger,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+        if trigger.startswith("_headwater_"):
+            db.execute(f"DROP TRIGGER {name(trigger)}")
+    db.execute(f"DROP TABLE IF EXISTS {CHANGES}")
+    db.execute(f"DROP TABLE IF EXISTS {SHAPES}")
+    db.execute("COMMIT")
+
+
+def _triggers(db: sqlite3.Connection, table: str) -> list[str]:
+    found = db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", (table,))
+    return [trigger for (trigger,) in found if trigger.startswith("_headwater_")]
+
+
+def _fits(db: sqlite3.Connection, table: str, known: dict[int, Shape]) -> bool:
+    """Whether a table's triggers are those of its shape: their names end with the shape's number."""
+    triggers = _triggers(db, table)
+    numbers = {int(trigger.rpartition("_")[2]) for trigger in triggers}
+    return len(triggers) == 3 and len(numbers) == 1 and known.get(numbers.pop()) == shape_of(db, table)
+
+
+def _install(db: sqlite3.Connection, shape: Shape) -> int:
+    for trigger in _triggers(db, shape.table):
+        db.execute(f"DROP TRIGGER {name(trigger)}")
+    there = {row[1] for row in db.execute(f"PRAGMA table_info({CHANGES})")}
+    for column in (f"{side}{at}" for at in range(len(shape.columns)) for side in "on"):
+        if column not in there:
+            db.execute(f"ALTER TABLE {CHANGES} ADD COLUMN {column}")
+    number = db.execute(
+        f"INSERT INTO {SHAPES}(name, columns, key) VALUES (?, ?, ?)",  # noqa: S608  constant
+        (shape.table, json.dumps(shape.columns), json.dumps(shape.key)),
+    ).lastrowid
+    assert number is not None  # noqa: S101  an insert has one
+    for verb, op, sides in (("INSERT", "c", "n"), ("UPDATE", "u", "on"), ("DELETE", "d", "o")):
+        slots = [f"{side}{at}" for at in range(len(shape.columns)) for side in sides]
+        values = [
+            f"{'old' if side == 'o' else 'new'}.{name(column)}"
+            for column, _ in shape.columns
+            for side in sides
+        ]
+        trigger = name(f"_headwater_{shape.table}_{verb.lower()}_{number}")
+        db.execute(
+            f"CREATE TRIGGER {trigger} AFTER {verb} ON {name(shape.table)}"  # noqa: S608  quoted
+            f" BEGIN INSERT INTO {CHANGES}(at, op, shape, {', '.join(slots)})"
+            f" VALUES ({NOW}, '{op}', {number}, {', '.join(values)}); END"
+        )
+    return number
+
+
+def _enter_rows(db: sqlite3.Connection, shape: Shape, number: int, *, emptied: bool) -> None:
+    if emptied:
+        db.execute(f"INSERT INTO {CHANGES}(at, op, shape) VALUES ({NOW}, 't', {number})")  # noqa: S608  a number
+    slots = ", ".join(f"n{at}" for at in range(len(shape.columns)))
+    columns = ", ".join(name(column) for column, _ in shape.columns)
+    db.execute(
+        f"INSERT INTO {CHANGES}(at, op, shape, {slots}) SELECT {NOW}, 'r', {number}, {columns} FROM {name(shape.table)}"  # noqa: S608  quoted
+    )

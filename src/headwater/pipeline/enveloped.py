@@ -1,0 +1,31 @@
+"""Enveloped: rows of a captured table inside Debezium's envelope, as ordinary records of a table.
+
+    key    {"order_id": 7}                               → 7, or a JSON array where the key has several columns
+    value  {"before": …, "after": {…}, "op": "u", …}     → the row behind the change, none where it is deleted
+
+A delete comes as an event and as a tombstone behind it: the second changes nothing. What is no envelope stays as it is, and will not fit
+the table's type. Dates are days since 1970; a moment must be text, since whole numbers may be milliseconds or microseconds. A truncate has
+no key, and is invalid.
+"""
+
+from pyspark.sql import DataFrame
+
+from headwater.graph import Stream
+from headwater.pipeline.wire import literal
+
+__all__ = ["DATE", "opened"]
+
+DATE = "coalesce(date_from_unix_date(try_cast({0} AS INT)), try_cast({0} AS DATE))"
+"""SQL for a date that was read as text."""
+
+
+def opened(raw: DataFrame, spec: Stream) -> DataFrame:
+    """Records as the log has them, with key and value as if a table of ours had been written."""
+    envelope = "from_json(CAST(value AS STRING), 'op STRING, after STRING')"
+    value = "IF(_envelope.op IS NULL, value, CAST(_envelope.after AS BINARY))"
+    parts = [f"get_json_object(CAST(key AS STRING), {literal(f'$[{name!r}]')})" for name in spec.key]
+    whole = " AND ".join(f"{part} IS NOT NULL" for part in parts)
+    key = parts[0] if len(parts) == 1 else f"IF({whole}, to_json(array({', '.join(parts)})), NULL)"
+    rest = [name for name in raw.columns if name not in ("key", "value")]
+    wrapped = raw.selectExpr("*", f"{envelope} AS _envelope")
+    return wrapped.selectExpr(*rest, f"CAST({key} AS BINARY) AS key", f"{value} AS value")

@@ -1,0 +1,119 @@
+"""Layout: the columns of a SQL table that holds a feed's rows, and what identifies a row.
+
+A keyed feed's rows are identified by its key columns, those of an append feed by ``_partition`` and ``_offset``. A window among the key
+columns is a JSON object; what identifies it is its start, in a column of its own behind it: ``window_start``.
+"""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from headwater.change import Change
+from headwater.errors import UsageError
+from headwater.sink.store import Feed, Poison
+
+__all__ = ["OFFSET", "PARTITION", "VERSION", "Column", "Layout", "layout"]
+
+PARTITION, OFFSET, VERSION = "_partition", "_offset", "_version"
+NULL_KEY = "[null]"
+KINDS = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "BYTE", "SHORT", "LONG"), "BIGINT"),
+    **dict.fromkeys(("FLOAT", "REAL", "DOUBLE"), "DOUBLE"),
+    **dict.fromkeys(("STRING", "VARCHAR", "CHAR"), "TEXT"),
+    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"), "TIMESTAMP"),
+    **dict.fromkeys(("DECIMAL", "DEC", "NUMERIC"), "DECIMAL"),
+    **dict.fromkeys(("STRUCT", "ARRAY", "MAP", "VARIANT"), "JSON"),
+    "BOOLEAN": "BOOLEAN",
+    "DATE": "DATE",
+    "BINARY": "BINARY",
+    "VOID": "TEXT",
+}
+"""What is kept apart of Spark's types: a table's INT may grow into a BIGINT without a migration."""
+WORD = re.compile(r"\s*([A-Za-z_]+)\s*(\([\d\s,]+\))?")
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column; ``kind`` is one of the values of KINDS, ``digits`` is ``(38,9)`` of a decimal."""
+
+    name: str
+    kind: str
+    digits: str = ""
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """What a table of a feed looks like."""
+
+    feed: Feed
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    """What identifies a row, by the names of table columns."""
+    starts: dict[str, str]
+    """Of windows in the key: the column of the start, and that of the window."""
+
+    def key_values(self, change: Change) -> list[Any]:
+        """The values of the key columns, as JSON has them on the wire. Poison when the key is not one of such columns."""
+        names = self.feed.key
+        if len(names) == 1:
+            return [self._lone(change)]
+        try:
+            values = msgspec.json.decode(change.key)
+        except msgspec.DecodeError:
+            values = None
+        if not isinstance(values, list) or len(values) != len(names):
+            what = f"key {change.key[:100]!r} is no JSON array of {', '.join(names)}"
+            raise Poison(change.partition, change.offset, what)
+        return values
+
+    def _lone(self, change: Change) -> Any:
+        (name,) = self.feed.key
+        kind = next(column.kind for column in self.columns if column.name == name)
+        if change.key == NULL_KEY:
+            return None
+        if kind not in {"BIGINT", "BOOLEAN"}:
+            return change.key
+        try:
+            return json.loads(change.key)
+        except ValueError:
+            what = f"key {change.key[:100]!r} does not fit {name} {kind}"
+            raise Poison(change.partition, change.offset, what) from None
+
+    def has_null_key(self, change: Change) -> bool:
+        if self.feed.append or "null" not in change.key:
+            return False
+        return None in self.key_values(change)
+
+
+def layout(feed: Feed) -> Layout:
+    """UsageError when the feed has a column that no table can have, or lacks one of its key."""
+    columns = tuple(_column(feed, name, kind) for name, kind in feed.columns.items())
+    if feed.append:
+        return Layout(feed, columns, (PARTITION, OFFSET), {})
+    kinds = {column.name: column.kind for column in columns}
+    for name in feed.key:
+        if name not in kinds:
+            raise UsageError(
+                f"sink {feed.sink!r}: key column {name!r} is not among its columns", got=", ".join(kinds)
+            )
+    starts = {f"{name}_start": name for name in feed.key if kinds[name] == "JSON"}
+    taken = starts.keys() & kinds.keys()
+    if taken:
+        raise UsageError(
+            f"sink {feed.sink!r}: column {taken.pop()!r} is needed for the start of a window",
+            hint="rename it",
+        )
+    ends = {window: start for start, window in starts.items()}
+    return Layout(feed, columns, tuple(ends.get(name, name) for name in feed.key), starts)
+
+
+def _column(feed: Feed, name: str, kind: str) -> Column:
+    found = WORD.match(kind)
+    known = KINDS.get(found[1].upper()) if found else None
+    if found is None or known is None:
+        raise UsageError(
+            f"sink {feed.sink!r}: column {name!r} has a type that no table has",
+            got=kind,
+            expected="a number, text, boolean, timestamp, date, binary, struct, array or map",
+        )
+    return Column(name, known, (found[2] or "").replace(" ", "") if known == "DECIMAL" else "")

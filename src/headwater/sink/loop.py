@@ -1,0 +1,477 @@
+"""Loop: the one consumer loop that keeps any store in step with a topic, exactly once in effect.
+
+    group       spreads partitions over processes; nothing is resumed from its offsets, they are committed for ``headwater lag`` only
+    claim       taken in the store for every partition that is assigned; says where to go on, and shuts out the holder before
+    batch       what is there, up to BATCH_RECORDS; it takes effect in the store together with its offsets, or not at all
+    trouble     Superseded: joins anew. Away: waits (`Patience`), claims again, goes on from what the store says. Poison: dead letter, and on
+                without it.
+
+The topic was deleted and made again, or has forgotten what the store needs: the store is reset and filled from the log's start.
+"""
+
+import logging
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
+
+from headwater.access import Log, access
+from headwater.change import Change
+from headwater.client import consumer
+from headwater.clock import Clock, SystemClock
+from headwater.errors import Away, MachineError, UsageError
+from headwater.sink.envelope import opener
+from headwater.sink.letters import DeadLetters
+from headwater.sink.message import sort
+from headwater.sink.origin import outdated
+from headwater.sink.patience import Patience
+from headwater.sink.store import Batch, Carrying, Dated, Feed, Poison, Store, Superseded, Target
+from headwater.sink.topics import Topic, TopicWatch
+
+__all__ = ["GROUP", "Counters", "Loop"]
+
+GROUP = "headwater.sink."
+BATCH_RECORDS = 10_000
+QUEUE_KB = 16_384
+"""What the client fetches ahead, and so what a batch weighs at most (but for one fetch)."""
+IDLE_S = 0.25
+"""How long one wait for a record lasts, and so how long `stop` may take while nothing comes."""
+WAIT_S = 0.5
+ASK_S = 5.0
+ATTEMPTS = 3
+COMMIT_S = 1.0
+SEEN_S = 60.0
+"""How often a store at the end of its partitions is told that it still is there."""
+SESSION_MS = 6_000
+"""How long the partitions of a killed process wait for another: the least that Kafka allows by default. One that was given up too soon does no harm, its claims are passed."""
+GONE = ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What one loop has done since it began."""
+
+    applied: int = 0
+    dead: int = 0
+    resets: int = 0
+    behind: int = 0
+    """Records between the store and the end of the log, at the last look."""
+
+
+class Loop:
+    """One sink in one process. Any number of processes may run the same sink: each has a part of the partitions.
+
+    ``feed`` is asked for once the topic is there: it may have to wait for the first result of a view, and gives None until then. Guarantees:
+    every record of the topic takes effect in the order of its partition, and not a second time; a UsageError of the store ends `run`.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        sink: str,
+        topic: str,
+        target: Target,
+        feed: Callable[[], Feed | None],
+        *,
+        paused: Callable[[], bool] = lambda: False,
+        session_ms: int = SESSION_MS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._log = access(log)
+        self.sink = sink
+        self._topic = topic
+        self._target = target
+        self._ask_feed = feed
+        self._paused = paused
+        self._session_ms = session_ms
+        self._clock = clock or SystemClock()
+        self._stopping = threading.Event()
+        self._chance = random.Random()  # noqa: S311  spreads waits
+        self.counters = Counters()
+        self._letters = DeadLetters(self._log, sink, topic)
+        self._watch = TopicWatch(self._log, [topic], self._clock)
+        self._next: dict[int, int] = {}
+        """By claimed partition, the offset behind what the store has."""
+        self._ends: dict[int, int] = {}
+        self._fresh: set[int] = set()
+        """Assigned, and not yet claimed."""
+        self._resting = False
+        self._commit_due = self._seen_due = self._began = 0.0
+        self._offline = False
+        self._filled_from = ""
+        """The id of the topic that this process has filled the store from."""
+        self._patience = Patience(sink, self._stopping)
+
+    def stop(self) -> None:
+        """Ends after the batch in hand; any thread may call it, and `run` returns soon."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Runs until `stop`; raises what will not go away by waiting."""
+        topic = self._find_topic()
+        feed = self._find_feed()
+        if topic is None or feed is None:
+            return
+        self._feed = feed = msgspec.structs.replace(feed, log=self._log)
+        self._target.check(feed)
+        self._opened = opener(feed) if feed.enveloped else None
+        store = self._patience.until(lambda: self._target.open(feed))
+        if store is None:
+            return
+        self._store: Store = store
+        self._patience.over()
+        try:
+            while topic is not None and not self._stopping.is_set():
+                topic = self._live(topic) or self._find_topic()
+        finally:
+            store.close()
+
+    # ---- one membership of the group -------------------------------------------------------------------
+
+    def _live(self, topic: Topic) -> Topic | None:
+        """From joining the group until a reason to join it anew: the topic to do it with, None when it is another one."""
+        self._patience.until(lambda: self._root(topic))
+        self._next, self._ends, self._fresh, self._resting = {}, {}, set(), False
+        self._consumer = self._join()
+        try:
+            while not self._stopping.is_set():
+                self._began = self._clock.monotonic()
+                try:
+                    if not self._turn(topic):
+                        self._watch.hurry()
+                        return None
+                except Superseded as error:
+                    logger.info("sink %s: %s; joining anew", self.sink, error)
+                    self._stopping.wait(self._chance.uniform(0, WAIT_S))
+                    return topic
+                except Away as error:
+                    if self._was_suspended():
+                        self._patience.wait(error)
+                        return topic
+                    if not self._wait_for(error, topic):
+                        return topic
+            return topic
+        finally:
+            self._commit_offsets()
+            self._consumer.close()
+
+    def _turn(self, topic: Topic) -> bool:
+        """One round: what was assigned is claimed, what has come is applied. False when the topic is another one."""
+        found = self._watch.look().get(self._topic, topic)
+        if found is None or found.id != topic.id:
+            what = "is gone" if found is None else "was deleted and made again"
+            logger.warning("sink %s: its topic %s %s", self.sink, self._topic, what)
+            return False
+        if self._fresh:
+            self._claim(set(self._fresh), topic)
+        self._rest()
+        messages = self._take()
+        if messages:
+            return self._handle(messages)
+        if self._is_complete():
+            self._patience.over()
+        return self._tell()
+
+    def _join(self) -> Any:
+        settings = {
+            "auto.offset.reset": "error",
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": self._session_ms,
+            "heartbeat.interval.ms": max(self._session_ms // 4, 100),
+            "queued.max.messages.kbytes": QUEUE_KB,
+            "queued.min.messages": 10 * BATCH_RECORDS,
+            "fetch.queue.backoff.ms": 20,
+            "fetch.wait.max.ms": 100,
+            "topic.metadata.refresh.interval.ms": 5_000,
+            "reconnect.backoff.max.ms": 1_000,
+            "client.id": f"{socket.gethostname()}:{os.getpid()}",
+            "error_cb": self._on_client_error,
+        }
+        made = consumer(self._log, group=GROUP + self.sink, **settings)
+        made.subscribe(
+            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+        )
+        return made
+
+    def _on_assign(self, reader: Any, places: Sequence[Any]) -> None:
+        """Claiming may wait for the store, so it is left to the loop; until then nothing is read."""
+        held = [TopicPartition(self._topic, place.partition, OFFSET_BEGINNING) for place in places]
+        reader.incremental_assign(held)
+        if held:
+            reader.pause(held)
+        self._fresh |= {place.partition for place in places}
+
+    def _on_revoke(self, reader: Any, places: Sequence[Any]) -> None:
+        if isinstance(self._store, Carrying):
+            self._store.release([place.partition for place in places])
+        reader.incremental_unassign(places)
+        for place in places:
+            self._fresh.discard(place.partition)
+            self._next.pop(place.partition, None)
+            self._ends.pop(place.partition, None)
+
+    def _claim(self, partitions: set[int], topic: Topic) -> None:
+        """Takes partitions over in the store, and reads on from where it stands."""
+        chosen = sorted(partitions)
+        stored = dict(self._store.claim(chosen))
+        for partition, why in self._lost(stored).items():
+            if not self._feed.append:
+                self._reset(topic, why)
+                raise Superseded("the store is filled anew")
+            # Rows that are there stay right: each is a record of its own. Those in between cannot be had any more.
+            logger.warning("sink %s: %s; records are missing, going on from the log's start", self.sink, why)
+            del stored[partition]
+        for partition in chosen:
+            offset = stored.get(partition)
+            self._next[partition] = offset or 0
+            place = TopicPartition(self._topic, partition, OFFSET_BEGINNING if offset is None else offset)
+            self._consumer.seek(place)
+            self._ends.pop(partition, None)
+        self._fresh -= set(chosen)
+        if not self._resting:
+            self._consumer.resume([TopicPartition(self._topic, p) for p in chosen])
+        logger.info("sink %s: holds partitions %s of %s", self.sink, sorted(self._next), self._topic)
+
+    def _rest(self) -> None:
+        """Follows `headwater sink pause` and `resume`; the group is not left, so nobody else goes on either."""
+        if self._paused() == self._resting:
+            return
+        self._resting = not self._resting
+        places = [TopicPartition(self._topic, p) for p in self._next]
+        (self._consumer.pause if self._resting else self._consumer.resume)(places)
+        logger.info("sink %s: %s", self.sink, "paused" if self._resting else "resumed")
+
+    # ---- one batch -------------------------------------------------------------------------------------
+
+    def _take(self) -> list[Any]:
+        first = self._consumer.poll(IDLE_S)
+        if first is None:
+            return []
+        # consume() alone would wait for a full batch; this takes what is there.
+        return [first, *self._consumer.consume(BATCH_RECORDS - 1, 0)]
+
+    def _handle(self, messages: Sequence[Any]) -> bool:
+        self._offline = False
+        records = [message for message in messages if message.error() is None]
+        passed = self._note(messages) if len(records) < len(messages) else {}
+        if records or passed:
+            self._deliver(records, passed)
+        return True
+
+    def _note(self, messages: Sequence[Any]) -> dict[int, int]:
+        """What is no record: errors, and ends of partitions. The ends are given back that lie behind what the store has: markers, or what was compacted."""
+        passed = {}
+        for message in messages:
+            error = message.error()
+            if error is None:
+                continue
+            partition, end = message.partition(), message.offset()
+            if error.name() != "_PARTITION_EOF":
+                self._excuse(error)
+            elif partition in self._next:
+                self._ends[partition] = end
+                if end > self._next[partition]:
+                    passed[partition] = end
+        return passed
+
+    def _is_complete(self) -> bool:
+        """Whether the ends were seen of all partitions, and nothing has come since."""
+        return all(self._ends.get(p, -1) >= offset for p, offset in self._next.items())
+
+    def _deliver(self, records: Sequence[Any], passed: dict[int, int]) -> None:
+        changes, upto, refused = sort(records, keyless=self._feed.append, opened=self._opened)
+        if not upto.keys() <= self._next.keys():  # a partition that was given back meanwhile
+            records = [message for message in records if message.partition() in self._next]
+            changes, upto, refused = sort(records, keyless=self._feed.append, opened=self._opened)
+        for message, reason in refused:
+            if message.offset() >= self._next[message.partition()]:
+                self._bury(message, reason)
+        for partition, end in passed.items():
+            upto[partition] = max(end, upto.get(partition, 0))
+        batch = self._apply(Batch(changes, upto), records)
+        self._patience.over()
+        self._next |= batch.upto
+        self.counters.applied += len(batch.changes)
+        self._tell()
+
+    def _apply(self, batch: Batch, records: Sequence[Any]) -> Batch:
+        """Applies a batch, without the records that cannot be; what took effect."""
+        attempts = 0
+        while True:
+            try:
+                self._store.apply(batch)
+            except Poison as error:
+                attempts += 1
+                if attempts >= ATTEMPTS:
+                    batch = self._without(batch, error, records)
+                    attempts = 0
+                if self._was_suspended():
+                    raise Superseded("this process was suspended for longer than its session") from error
+                self._store.claim(list(batch.upto))
+            else:
+                return batch
+
+    def _without(self, batch: Batch, error: Poison, records: Sequence[Any]) -> Batch:
+        place = (error.partition, error.offset)
+        kept: list[Change] = [c for c in batch.changes if (c.partition, c.offset) != place]
+        found = [m for m in records if (m.partition(), m.offset()) == place]
+        if not found:
+            raise MachineError(
+                f"sink {self.sink!r} cannot take a record that is not in its batch", got=f"{place}"
+            )
+        self._bury(found[0], str(error))
+        return msgspec.structs.replace(batch, changes=kept)
+
+    def _bury(self, message: Any, reason: str) -> None:
+        self._letters.put(message, reason)
+        self.counters.dead += 1
+
+    def _tell(self) -> bool:
+        """Commits offsets for those who measure lag, and tells a store that is complete that it is."""
+        now = self._clock.monotonic()
+        if now >= self._commit_due:
+            self._commit_due = now + COMMIT_S
+            self._commit_offsets()
+            if isinstance(self._store, Carrying):
+                self._store.apply(Batch((), {}))
+        if now >= self._seen_due and self._next and self._is_complete():
+            self._seen_due = now + SEEN_S
+            if isinstance(self._store, Dated) and not self._resting:
+                self._store.apply(Batch((), {p: offset for p, offset in self._next.items() if offset}))
+        return True
+
+    def _commit_offsets(self) -> None:
+        places = [TopicPartition(self._topic, p, offset) for p, offset in self._next.items() if offset > 0]
+        self.counters.behind = sum(max(self._end(p) - offset, 0) for p, offset in self._next.items())
+        try:
+            if places:
+                self._consumer.commit(offsets=places, asynchronous=True)
+        except KafkaException as error:
+            logger.debug("sink %s: offsets for lag were not committed: %s", self.sink, error)
+
+    def _end(self, partition: int) -> int:
+        try:
+            return int(
+                self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)[1]
+            )
+        except (KafkaException, TypeError):
+            return 0
+
+    # ---- trouble ---------------------------------------------------------------------------------------
+
+    def _excuse(self, error: Any) -> None:
+        """Acts on what the consumer reported; the client itself retries what it can."""
+        if error.fatal():
+            raise MachineError(f"sink {self.sink!r}: reading the log failed", got=error.str())
+        if error.name() == "_AUTO_OFFSET_RESET":
+            raise Superseded(f"the log has passed the offsets of topic {self._topic}")
+        if error.name() in GONE:
+            self._watch.hurry()
+        else:
+            logger.warning("sink %s: %s", self.sink, error.str())
+
+    def _lost(self, stored: Mapping[int, int]) -> dict[int, str]:
+        """The partitions of which the log no longer has the offset that the store goes on from, with words for it.
+
+        UsageError for a stream that is shorter than its rows: what comes until it is longer would be taken for rows that are there, and
+        to empty the store would throw away what no log has.
+        """
+        lost = {}
+        for partition, offset in stored.items():
+            place = TopicPartition(self._topic, partition)
+            try:
+                low, high = self._consumer.get_watermark_offsets(place, timeout=ASK_S)
+            except (KafkaException, TypeError) as error:
+                raise Away(f"log {self._log}", got=str(error)) from error
+            if offset > high and self._feed.append:
+                raise UsageError(
+                    f"sink {self.sink!r}: partition {partition} of {self._topic} ends at offset {high}, and the store is at {offset}",
+                    hint="the topic is another one, or has lost its end: give the sink another store, or empty this one with its offsets",
+                )
+            if not low <= offset <= high:
+                lost[partition] = f"the log no longer has offset {offset} of {self._topic}-{partition}"
+        return lost
+
+    def _root(self, topic: Topic) -> None:
+        """Fills the store anew if its rows come from another topic, or the log has forgotten what they need."""
+        why = ""
+        if isinstance(self._store, Dated):
+            why = outdated(self._store, self._feed, topic, self._log, self._clock)
+        elif self._filled_from not in {"", topic.id}:
+            why = f"topic {self._topic} was deleted and made again"
+        if why:
+            self._reset(topic, why)
+        self._filled_from = topic.id
+
+    def _reset(self, topic: Topic, why: str) -> None:
+        logger.warning("sink %s: %s; filling it anew from the log's start", self.sink, why)
+        self.counters.resets += 1
+        self._store.reset()
+        if isinstance(self._store, Dated) and topic.id:
+            self._store.adopt(topic.id)
+
+    def _was_suspended(self) -> bool:
+        """Whether a successor may have our partitions by now: to claim them again would shut it out."""
+        return self._clock.monotonic() - self._began > self._session_ms / 1000
+
+    def _wait_for(self, error: Away, topic: Topic) -> bool:
+        """Waits until the store can be claimed again, in the group all the while. False: join anew."""
+        held = set(self._next) | self._fresh
+        if held:
+            self._consumer.pause([TopicPartition(self._topic, p) for p in held])
+
+        def again() -> bool:
+            self._consumer.poll(0)  # stays a member; what it may still give is read again
+            held = set(self._next) | self._fresh
+            if held:
+                self._claim(held, topic)
+            return True
+
+        try:
+            self._patience.until(again, error)
+        except Superseded as found:
+            logger.info("sink %s: %s; joining anew", self.sink, found)
+            return False
+        return True
+
+    def _find_topic(self) -> Topic | None:
+        """Waits for the topic; None when the end came first."""
+        said = False
+        while not self._stopping.is_set():
+            found = self._watch.look()
+            if found.get(self._topic) is not None:
+                return found[self._topic]
+            if self._topic in found and not said:
+                logger.info("sink %s: waiting for topic %s", self.sink, self._topic)
+                said = True
+            self._stopping.wait(0.05)
+        return None
+
+    def _find_feed(self) -> Feed | None:
+        said = False
+        while not self._stopping.is_set():
+            try:
+                feed = self._ask_feed()
+            except MachineError as error:
+                logger.warning("sink %s: %s", self.sink, error)
+                feed = None
+            if feed is not None:
+                return feed
+            if not said:
+                logger.info("sink %s: waiting for the first result of %s", self.sink, self._topic)
+                said = True
+            self._stopping.wait(WAIT_S)
+        return None
+
+    def _on_client_error(self, error: Any) -> None:
+        if not self._offline:
+            logger.warning("sink %s: the log at %s does not answer (%s)", self.sink, self._log, error.str())
+        self._offline = True

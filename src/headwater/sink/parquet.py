@@ -1,0 +1,248 @@
+"""Parquet: the changes of a topic as plain files, for whatever reads a folder of them.
+
+A Parquet file cannot be changed, so nothing is replaced here: the files hold every change that was read, in the order of the log, and
+for a keyed view the newest of a key (the greatest ``_offset``) is its row, unless it says ``_deleted``.
+
+    PATH/TOPIC/part-PARTITION-FROM-UPTO.parquet     the changes of a partition from an offset up to another
+    PATH/TOPIC/_headwater/SINK.json                 claims, and offsets behind which only markers were passed
+    PATH/TOPIC/_headwater/SINK.lock                 locked by the kernel while files get their names
+
+A file gets its name when it is complete and synced, and its name is the offset: so rows and offset are one step.
+"""
+
+import fcntl
+import os
+import re
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headwater.change import Change
+from headwater.clock import SystemClock
+from headwater.errors import Away, StorageError
+from headwater.sink.arrow import Arrow
+from headwater.sink.columns import kind
+from headwater.sink.driver import driver
+from headwater.sink.rows import fresh, moved
+from headwater.sink.store import Batch, Feed, Store, Superseded
+
+__all__ = ["Parquet"]
+
+NAME = re.compile(r"part-(\d+)-(\d+)-(\d+)\.parquet")
+HIDDEN = {
+    "_key": "STRING",
+    "_deleted": "BOOLEAN",
+    "_partition": "INT",
+    "_offset": "BIGINT",
+    "_timestamp": "TIMESTAMP",
+    "_version": "BIGINT",
+}
+LOCK_S = 10.0
+RETRY_S = 0.02
+LEFTOVER_S = 86_400
+
+
+class Parquet:
+    """``hw.sink.Parquet("./lake")``: files in ``PATH/TOPIC``, on a disk whose locks all writing processes see."""
+
+    kind = "parquet"
+
+    def __init__(self, path: str | Path, *, compression: str = "zstd") -> None:
+        self._path = Path(path)
+        self._compression = compression
+
+    def __repr__(self) -> str:
+        return f"Parquet({str(self._path)!r})"
+
+    def check(self, feed: Feed) -> None:
+        for notation in feed.columns.values():
+            kind(notation)
+
+    def open(self, feed: Feed) -> Store:
+        self.check(feed)
+        return _Store(self._path / feed.topic, feed, self._compression)
+
+
+class State(msgspec.Struct, forbid_unknown_fields=True):
+    """What stands beside the files. By partition, as text: JSON has no other keys."""
+
+    claims: dict[int, int] = {}
+    offsets: dict[int, int] = {}
+    resetting: bool = False
+
+
+class _Store:
+    """The files of one topic. Those of a batch's partitions get their names one after the other, each with its offset."""
+
+    def __init__(self, folder: Path, feed: Feed, compression: str) -> None:
+        self._library = driver("pyarrow.parquet", "warehouse")
+        self._folder = folder
+        self._own = folder / "_headwater"
+        self._feed = feed
+        self._compression = compression
+        self._arrow = Arrow(feed.columns, HIDDEN)
+        self._clock = SystemClock()
+        self._pause = threading.Event()
+        self._claims: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
+        with self._translated():
+            self._own.mkdir(parents=True, exist_ok=True)
+
+    def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
+        with self._translated(), self._locked():
+            state = self._state()
+            if state.resetting:
+                self._remove_files(state)
+            self._remove_leftovers()
+            for number in partitions:
+                state.claims[number] = self._claims[number] = state.claims.get(number, 0) + 1
+            self._save(state)
+            there = self._reached(state)
+        self._offsets = {n: offset for n, offset in self._offsets.items() if n not in partitions}
+        found = {number: there[number] for number in sorted(partitions) if number in there}
+        self._offsets |= found
+        return found
+
+    def apply(self, batch: Batch) -> None:
+        changes = fresh(batch, self._offsets)
+        upto = moved(batch, self._offsets)
+        tables = {
+            number: self._arrow.table([each for each in changes if each.partition == number], _hidden)
+            for number in sorted({each.partition for each in changes})
+        }
+        with self._translated():
+            written = {number: self._write(number, table) for number, table in tables.items()}
+            with self._locked():
+                state = self._state()
+                for number in batch.upto:
+                    if state.claims.get(number) != self._claims.get(number, -1):
+                        for path in written.values():
+                            path.unlink(missing_ok=True)
+                        raise Superseded(
+                            f"sink {self._feed.sink}: partition {number} was taken over by another process"
+                        )
+                for number, path in written.items():
+                    path.rename(self._folder / _name(number, self._offsets.get(number, 0), upto[number]))
+                _sync(self._folder)
+                passed = {number: offset for number, offset in upto.items() if number not in written}
+                if passed:
+                    state.offsets |= passed
+                    self._save(state)
+        self._offsets |= upto
+
+    def reset(self) -> None:
+        with self._translated(), self._locked():
+            state = self._state()
+            claims = {number: claim + 1 for number, claim in state.claims.items()}
+            state = State(claims, {}, resetting=True)
+            self._save(state)
+            self._remove_files(state)
+            self._save(state)
+        self._claims.clear()
+        self._offsets.clear()
+
+    def close(self) -> None:
+        """Nothing is open between two calls."""
+
+    def _write(self, number: int, table: Any) -> Path:
+        """A complete file under a name of its own; one that is left by a crash is never read."""
+        path = self._own / f"{self._feed.sink}.{number}.{os.getpid()}.tmp"
+        self._library.write_table(table, path, compression=self._compression)
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+        return path
+
+    def _reached(self, state: State) -> dict[int, int]:
+        """The offset of each partition: that of its last file, or one behind it where only markers followed."""
+        found = dict(state.offsets)
+        for path in self._folder.iterdir():
+            if match := NAME.fullmatch(path.name):
+                number, upto = int(match[1]), int(match[3])
+                found[number] = max(upto, found.get(number, 0))
+        return found
+
+    def _remove_files(self, state: State) -> None:
+        for path in self._folder.iterdir():
+            if NAME.fullmatch(path.name):
+                path.unlink()
+        _sync(self._folder)
+        state.resetting = False
+
+    def _remove_leftovers(self) -> None:
+        """Removes what crashed processes have left; one that has written for so long is none of those that go on."""
+        old = self._clock.now_ms() / 1000 - LEFTOVER_S
+        for path in self._own.glob(f"{self._feed.sink}.*.tmp"):
+            if path.stat().st_mtime < old:
+                path.unlink(missing_ok=True)
+
+    def _state(self) -> State:
+        path = self._own / f"{self._feed.sink}.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=State)
+        except FileNotFoundError:
+            return State({}, {})
+        except msgspec.MsgspecError as error:
+            raise StorageError(f"{path} cannot be read", got=str(error)) from error
+
+    def _save(self, state: State) -> None:
+        path = self._own / f"{self._feed.sink}.json"
+        new = path.with_suffix(".new")
+        with new.open("wb") as file:
+            file.write(msgspec.json.encode(state))
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(path)
+        _sync(self._own)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        limit = self._clock.monotonic() + LOCK_S
+        with (self._own / f"{self._feed.sink}.lock").open("a") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if self._clock.monotonic() > limit:
+                        raise Away(
+                            f"the files in {self._folder} are being named by another process",
+                            hint="if it hangs, end it",
+                        ) from error
+                    self._pause.wait(RETRY_S)
+            yield
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"the files in {self._folder} cannot be written", got=error.strerror or str(error)
+            ) from error
+
+
+def _name(number: int, begin: int, upto: int) -> str:
+    return f"part-{number:05}-{begin:020}-{upto:020}.parquet"
+
+
+def _hidden(change: Change) -> dict[str, Any]:
+    return {
+        "_key": change.key,
+        "_deleted": change.value is None,
+        "_partition": change.partition,
+        "_offset": change.offset,
+        "_timestamp": change.timestamp_ms * 1000,
+        "_version": change.version,
+    }
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,314 @@
+"""PostgreSQL as the store of a sink: rows, offsets and claims in one transaction.
+
+A batch goes by COPY into a temporary table, as JSON; PostgreSQL itself makes columns of it in the one statement that upserts them
+(``postgres_sql.py``). Only then are the lines of the partitions locked, so that a process that is suspended holds them for the blink of two
+statements; should it happen there, the server ends its transaction after ``SUSPENDED_S``.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from headwater.change import Change
+from headwater.clock import Clock, SystemClock
+from headwater.errors import Away, UsageError
+from headwater.sink.layout import Layout, layout
+from headwater.sink.postgres_sql import Statements, statements
+from headwater.sink.rows import newest
+from headwater.sink.store import Batch, Feed, Poison, Superseded
+
+try:
+    import psycopg
+except ImportError as error:  # pragma: no cover  the driver is there in tests
+    raise UsageError(
+        "hw.sink.Postgres needs the driver psycopg", hint="pip install headwater[postgres]"
+    ) from error
+
+__all__ = ["Postgres", "PostgresStore"]
+
+CONNECT_S = 5
+LOCK_S = 5
+SUSPENDED_S = 10
+STATEMENT_S = 120
+SESSION = (
+    f"-c TimeZone=UTC -c lock_timeout={LOCK_S}s -c statement_timeout={STATEMENT_S}s "
+    f"-c idle_in_transaction_session_timeout={SUSPENDED_S}s -c client_min_messages=warning "
+    "-c standard_conforming_strings=on -c DateStyle=ISO"
+)
+NETWORK: dict[str, Any] = {
+    "connect_timeout": CONNECT_S,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+"""A cut in the network is noticed after some seconds, not after hours."""
+RECORD_FAULTS = ("21", "22", "23", "54")
+"""Classes of errors that a record is to blame for: cardinality, data, integrity, size of an index entry."""
+USAGE_FAULTS = ("28", "3D", "3F", "42", "0A")
+NOT_ADMITTED = ("does not exist", "authentication failed", "pg_hba.conf", "not permitted to log in")
+"""What is said of a connection that is refused; the driver gives no code for it."""
+
+
+class Postgres:
+    """A table in PostgreSQL: ``hw.sink.Postgres("postgresql://shop@db/shop")``; its name is the source's unless given.
+
+    With ``history`` every version of a row stays, with ``valid_from`` and ``valid_to`` (empty in the one that holds now). ``columns`` are those
+    of a real-time view, which does not say them: ``{"country": "STRING", "total": "DOUBLE"}``.
+    """
+
+    kind = "postgres"
+
+    def __init__(
+        self,
+        url: str,
+        table: str = "",
+        schema: str = "public",
+        history: bool = False,
+        *,
+        columns: Mapping[str, str] | None = None,
+    ) -> None:
+        self.url = url
+        self.table = table
+        self.schema = schema
+        self.history = history
+        self.columns = columns
+
+    def check(self, feed: Feed) -> None:
+        layout(feed)
+        if self.history and feed.append:
+            raise UsageError(
+                f"sink {feed.sink!r}: rows of {feed.topic!r} are never replaced",
+                got="history=True",
+                hint="leave it out",
+            )
+        if self.history and feed.versioned:
+            raise UsageError(
+                f"sink {feed.sink!r}: a real-time view has no history",
+                got="history=True",
+                expected="a view in batches",
+            )
+
+    def open(self, feed: Feed) -> "PostgresStore":
+        self.check(feed)
+        shape = layout(feed)
+        sql = statements(shape, self.schema, self.table or feed.topic, history=self.history)
+        return PostgresStore(self.url, shape, sql)
+
+
+class PostgresStore:
+    """One sink's rows in a table. One thread calls it; a connection that was lost is made anew by the next call."""
+
+    def __init__(self, url: str, shape: Layout, sql: Statements, clock: Clock | None = None) -> None:
+        self._url = url
+        self._layout = shape
+        self._sql = sql
+        self._name = {"sink": shape.feed.sink, "topic": shape.feed.topic}
+        self._clock = clock or SystemClock()
+        self._claims: dict[int, int] = {}
+        self._connection: psycopg.Connection[Any] | None = None
+        with self._transaction():
+            pass
+
+    def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
+        with self._transaction() as cursor:
+            cursor.execute(self._sql.claim, self._name | {"partitions": sorted(partitions)})
+            found = cursor.fetchall()
+        self._claims |= {partition: claim for partition, _, claim in found}
+        return {partition: offset for partition, offset, _ in found if offset is not None}
+
+    def apply(self, batch: Batch) -> None:
+        try:
+            self._apply(batch)
+        except psycopg.Error as error:
+            self._find(batch.changes, error)
+
+    def reset(self) -> None:
+        with self._transaction() as cursor:
+            for statement in self._sql.reset:
+                cursor.execute(statement, self._name)
+
+    def origin(self) -> str:
+        with self._transaction() as cursor:
+            found = cursor.execute(self._sql.origin, self._name).fetchone()
+        return str(found[0]) if found else ""
+
+    def adopt(self, origin: str) -> None:
+        with self._transaction() as cursor:
+            cursor.execute(self._sql.adopt, self._name | {"origin": origin})
+
+    def at_ms(self) -> Mapping[int, int]:
+        with self._transaction() as cursor:
+            return dict(cursor.execute(self._sql.at_ms, self._name).fetchall())
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _apply(self, batch: Batch) -> None:
+        with self._transaction() as cursor:
+            # What was applied before is looked for without a lock: our own claim is the only one that may have moved it.
+            held = self._held(cursor, batch, self._sql.held)
+            fresh = [c for c in batch.changes if c.offset >= (held[c.partition] or 0)]
+            staged = self._stage(cursor, fresh)
+            self._held(cursor, batch, self._sql.locked)
+            for statement in staged:
+                cursor.execute(statement)
+            times = {c.partition: c.timestamp_ms for c in fresh}
+            now = self._clock.now_ms()
+            partitions = list(batch.upto)
+            moved = {
+                "partitions": partitions,
+                "offsets": [max(batch.upto[p], held[p] or 0) for p in partitions],
+                "times": [times.get(p, now) for p in partitions],
+            }
+            cursor.execute(self._sql.move, self._name | moved)
+
+    def _held(self, cursor: Any, batch: Batch, query: str) -> dict[int, int | None]:
+        """The offsets of the batch's partitions; Superseded when one of them is no longer ours."""
+        cursor.execute(query, self._name | {"partitions": list(batch.upto)})
+        found = {partition: (offset, claim) for partition, offset, claim in cursor}
+        for partition in batch.upto:
+            if partition not in found or found[partition][1] != self._claims.get(partition):
+                raise Superseded(
+                    f"{self._sql.table}: partition {partition} of {self._name['topic']} was taken over"
+                )
+        return {partition: offset for partition, (offset, _) in found.items()}
+
+    def _stage(self, cursor: Any, changes: Sequence[Change]) -> list[str]:
+        """Copies the changes into the temporary table; the statements that take them from there."""
+        lines, chosen = self._lines(changes)
+        if not lines:
+            return []
+        with cursor.copy(self._sql.copy) as copy:
+            copy.write("".join(lines).encode())
+        return chosen
+
+    def _lines(self, changes: Sequence[Change]) -> tuple[list[str], list[str]]:
+        shape, sql = self._layout, self._sql
+        if shape.feed.append:
+            kept = [c for c in changes if c.value is not None]
+            return [f"0\t{c.partition}\t{c.offset}\t{_text(c.value)}\n" for c in kept], [sql.upsert]
+        if sql.close:
+            lines = [
+                f"{int(c.value is None)}\t{c.partition}\t{c.offset}\t{c.timestamp_ms}\t{_text(c.value) if c.value is not None else self._key(c)}\n"
+                for c in changes
+            ]
+            return lines, [sql.close, sql.upsert]
+        rows, gone, null = [], [], []
+        for row in newest(changes).values():
+            change = row.change
+            if change.value is None or (row.anew and shape.feed.versioned):
+                gone.append(f"1\t{self._key(change)}\n")
+            if change.value is not None:
+                rows.append(_text(change.value))
+            if shape.has_null_key(change):
+                null.append(f"2\t{self._key(change)}\n")
+        chosen = [sql.delete] * bool(gone) + [sql.delete_null] * bool(null) + [sql.upsert] * bool(rows)
+        # All rows are one array: json_to_recordset once costs PostgreSQL a fifth less than json_to_record for each.
+        whole = [f"0\t[{','.join(rows)}]\n"] if rows else []
+        return [*whole, *gone, *null], chosen
+
+    def _key(self, change: Change) -> str:
+        """A row of nothing but its key."""
+        shape = self._layout
+        windows = set(shape.starts.values())
+        values = zip(shape.feed.key, shape.key_values(change), strict=True)
+        return _text(_json({name: {"start": value} if name in windows else value for name, value in values}))
+
+    def _find(self, changes: Sequence[Change], error: psycopg.Error) -> None:
+        """Halves a batch that was refused until one record is left that is refused alone: Poison."""
+        if (error.sqlstate or "")[:2] not in RECORD_FAULTS:
+            raise self._translated(error) from error
+        suspects = list(changes)
+        while len(suspects) > 1:
+            half = len(suspects) // 2
+            if self._refused(suspects[:half]) is not None:
+                suspects = suspects[:half]
+            elif self._refused(suspects[half:]) is not None:
+                suspects = suspects[half:]
+            else:
+                what = f"records of {self._name['topic']} have different keys and are the same row"
+                raise UsageError(what, hint="write them with the text of their key columns as key") from error
+        found = self._refused(suspects) if suspects else None
+        if found is None:  # it was something else, and has gone
+            raise Away(f"PostgreSQL table {self._sql.table}", got=_line(error)) from error
+        raise Poison(suspects[0].partition, suspects[0].offset, f"PostgreSQL: {_line(found)}") from found
+
+    def _refused(self, changes: Sequence[Change]) -> psycopg.Error | None:
+        """Writes the changes and takes them back."""
+        try:
+            with self._transaction() as cursor:
+                for statement in self._stage(cursor, changes):
+                    cursor.execute(statement)
+                raise _Enough
+        except _Enough:
+            return None
+        except psycopg.Error as error:
+            if (error.sqlstate or "")[:2] not in RECORD_FAULTS:
+                raise self._translated(error) from error
+            return error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """What a record is to blame for comes out as it is; all else is translated."""
+        try:
+            connection = self._connect()
+            with connection.transaction(), connection.cursor() as cursor:
+                yield cursor
+        except psycopg.Error as error:
+            if (error.sqlstate or "")[:2] in RECORD_FAULTS:
+                raise
+            raise self._translated(error) from error
+
+    def _connect(self) -> "psycopg.Connection[Any]":
+        if self._connection is not None and (self._connection.closed or self._connection.broken):
+            self._connection.close()
+            self._connection = None
+        if self._connection is None:
+            connection = psycopg.connect(
+                self._url,
+                autocommit=True,
+                application_name=f"headwater sink {self._name['sink']}",
+                options=SESSION,
+                **NETWORK,
+            )
+            try:
+                with connection.transaction():
+                    self._sql.prepare(connection)
+                connection.execute(self._sql.stage)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _translated(self, error: psycopg.Error) -> Away | UsageError:
+        state = error.sqlstate or ""
+        refused = not state and any(words in str(error) for words in NOT_ADMITTED)
+        if state[:2] in USAGE_FAULTS or refused or isinstance(error, psycopg.ProgrammingError):
+            return UsageError(f"PostgreSQL table {self._sql.table}: {_line(error)}")
+        return Away(f"PostgreSQL table {self._sql.table}", got=_line(error))
+
+
+class _Enough(Exception):  # noqa: N818  no error: the end of a try
+    pass
+
+
+def _text(value: str | None) -> str:
+    """A value in COPY's text form."""
+    text = (value or "").replace("\\", "\\\\")
+    if "\n" in text or "\t" in text or "\r" in text:  # between the parts of a JSON value
+        return text.replace("\n", " ").replace("\t", " ").replace("\r", " ")
+    return text
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

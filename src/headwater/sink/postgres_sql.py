@@ -1,0 +1,258 @@
+"""The SQL of a sink's table in PostgreSQL, made once from its layout.
+
+    <table>              the columns of the feed, and what identifies a row as UNIQUE; with history: _partition, _offset, valid_from, valid_to
+    headwater_position   sink, topic, partition, next_offset, claim, at_ms
+    headwater_origin     sink, topic, origin: the id of the topic that the rows come from
+    headwater_stage      temporary: state (0 rows, 1 a deletion, 2 a key with nulls), and the value as JSON
+
+Nulls in a key are why the key is UNIQUE and no PRIMARY KEY: such rows are deleted by IS NOT DISTINCT FROM before they are inserted.
+"""
+
+from typing import Any
+
+import msgspec
+
+from headwater.errors import UsageError
+from headwater.sink.layout import OFFSET, PARTITION, VERSION, Column, Layout
+
+__all__ = ["Statements", "statements"]
+
+TYPES = {
+    "BIGINT": "bigint",
+    "DOUBLE": "double precision",
+    "TEXT": "text",
+    "BOOLEAN": "boolean",
+    "TIMESTAMP": "timestamp with time zone",
+    "DATE": "date",
+    "DECIMAL": "numeric",
+    "BINARY": "bytea",
+    "JSON": "jsonb",
+}
+"""As PostgreSQL's catalogue has them."""
+LOCK = 0x6865_6164
+"""Of all sinks that make tables at the same time, one at a time does."""
+
+
+class Statements(msgspec.Struct, frozen=True):
+    """What a store says to PostgreSQL."""
+
+    table: str
+    create: tuple[str, ...]
+    wanted: dict[str, str]
+    where: dict[str, str]
+    """The schema and the name of the table, for the catalogue."""
+    stage: str
+    copy: str
+    upsert: str
+    delete: str
+    delete_null: str
+    close: str
+    """With history: ends the versions that hold, where newer ones have come."""
+    claim: str
+    held: str
+    locked: str
+    move: str
+    reset: tuple[str, ...]
+    origin: str
+    adopt: str
+    at_ms: str
+
+    def prepare(self, connection: Any) -> None:
+        """Makes the tables, or adds the columns that are missing; a column that is no longer in the feed stays, and is empty in new rows."""
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        for statement in self.create[:-1]:
+            connection.execute(statement)
+        query = """
+            SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+            JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND a.attnum > 0 AND NOT a.attisdropped
+        """
+        there = dict(connection.execute(query, self.where).fetchall())
+        if not there:
+            for statement in self.create[-1].split(";;"):
+                connection.execute(statement)
+            return
+        for name, kind in self.wanted.items():
+            if name not in there:
+                connection.execute(f"ALTER TABLE {self.table} ADD COLUMN {_quoted(name)} {kind}")
+            elif there[name] != kind.partition("(")[0].strip():
+                raise UsageError(
+                    f"PostgreSQL table {self.table}: column {name!r} has another type",
+                    got=there[name],
+                    expected=kind,
+                    hint="give the sink another table, or drop this one and the sink's lines in headwater_position",
+                )
+
+
+def statements(shape: Layout, schema: str, table: str, *, history: bool) -> Statements:
+    full = f"{_quoted(schema)}.{_quoted(table)}"
+    position, origin = (f"{_quoted(schema)}.headwater_{name}" for name in ("position", "origin"))
+    ours = "WHERE sink = %(sink)s AND topic = %(topic)s"
+    held = f"SELECT partition, next_offset, claim FROM {position} {ours} AND partition = ANY(%(partitions)s)"
+    placed = shape.feed.append or history
+    rows = _history(shape, full) if history else _keyed(shape, full)
+    wanted = {column.name: _type(column) for column in shape.columns}
+    if placed:
+        wanted = {PARTITION: "integer", OFFSET: "bigint"} | wanted
+    if history:
+        wanted |= {"valid_from": TYPES["TIMESTAMP"], "valid_to": TYPES["TIMESTAMP"]}
+    if shape.feed.versioned:
+        wanted[VERSION] = "bigint"
+    staged = "state"
+    if placed:
+        staged += ", log_partition, log_offset"
+    if history:
+        staged += ", at_ms"
+    return Statements(
+        table=full,
+        create=(
+            f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}",
+            (
+                f"CREATE TABLE IF NOT EXISTS {position} (sink text, topic text, partition integer, next_offset bigint, claim bigint NOT NULL, "
+                "at_ms bigint, PRIMARY KEY (sink, topic, partition))"
+            ),
+            f"CREATE TABLE IF NOT EXISTS {origin} (sink text, topic text, origin text, PRIMARY KEY (sink, topic))",
+            _create(shape, full, wanted, history=history),
+        ),
+        wanted=wanted,
+        where={"schema": schema, "table": table},
+        stage="CREATE TEMPORARY TABLE headwater_stage (state smallint, log_partition integer, log_offset bigint, at_ms bigint, "
+        "value json) ON COMMIT DELETE ROWS",
+        copy=f"COPY headwater_stage ({staged}, value) FROM STDIN",
+        upsert=rows["upsert"],
+        delete=rows["delete"],
+        delete_null=rows["delete_null"],
+        close=rows["close"],
+        claim=f"INSERT INTO {position} AS p (sink, topic, partition, claim) "
+        "SELECT %(sink)s, %(topic)s, n, 1 FROM unnest(%(partitions)s::integer[]) n ORDER BY n "
+        "ON CONFLICT (sink, topic, partition) DO UPDATE SET claim = p.claim + 1 RETURNING partition, next_offset, claim",
+        held=held,
+        locked=f"{held} ORDER BY partition FOR UPDATE",
+        move=f"UPDATE {position} SET next_offset = m.upto, at_ms = m.time "
+        "FROM unnest(%(partitions)s::integer[], %(offsets)s::bigint[], %(times)s::bigint[]) AS m(number, upto, time) "
+        f"{ours} AND partition = m.number",
+        reset=(
+            # Counted on, not removed: whoever still holds a claim must not write behind this.
+            f"UPDATE {position} SET next_offset = NULL, at_ms = NULL, claim = claim + 1 {ours}",
+            f"DELETE FROM {origin} {ours}",
+            f"TRUNCATE {full}",
+        ),
+        origin=f"SELECT origin FROM {origin} {ours}",
+        adopt=f"INSERT INTO {origin} VALUES (%(sink)s, %(topic)s, %(origin)s) "
+        "ON CONFLICT (sink, topic) DO UPDATE SET origin = excluded.origin",
+        at_ms=f"SELECT partition, at_ms FROM {position} {ours} AND at_ms IS NOT NULL",
+    )
+
+
+def _create(shape: Layout, full: str, wanted: dict[str, str], *, history: bool) -> str:
+    columns = [f"{_quoted(name)} {kind}" for name, kind in wanted.items()]
+    columns += [
+        f"{_quoted(start)} text GENERATED ALWAYS AS ({_quoted(window)} ->> 'start') STORED"
+        for start, window in shape.starts.items()
+    ]
+    key = (PARTITION, OFFSET) if history else shape.key
+    create = f"CREATE TABLE {full} ({', '.join(columns)}, UNIQUE ({_names(key)}))"
+    if history:
+        create += f";;CREATE INDEX ON {full} ({_names(shape.key)}) WHERE valid_to IS NULL"
+    return create
+
+
+def _keyed(shape: Layout, full: str) -> dict[str, str]:
+    names, values, source = _record(shape)
+    rows = source
+    if shape.feed.append:
+        names, values = [PARTITION, OFFSET, *names], ["s.log_partition", "s.log_offset", *values]
+    if shape.feed.versioned:
+        names, values = [*names, VERSION], [*values, f"r.{VERSION}"]
+    if not shape.feed.append:
+        rows = source.replace("json_to_record(", "json_to_recordset(", 1)
+    changed = [name for name in names if name not in shape.key]
+    action = "DO NOTHING"
+    if changed and not shape.feed.append:
+        action = (
+            f"DO UPDATE SET {', '.join(f'{_quoted(name)} = excluded.{_quoted(name)}' for name in changed)}"
+        )
+    if shape.feed.versioned:
+        action += (
+            f" WHERE excluded.{VERSION} IS NULL OR t.{VERSION} IS NULL OR excluded.{VERSION} > t.{VERSION}"
+        )
+    upsert = (
+        f"INSERT INTO {full} AS t ({_names(names)}) SELECT {', '.join(values)} FROM {rows} WHERE s.state = 0 "
+        f"ON CONFLICT ({_names(shape.key)}) {action}"
+    )
+    if shape.feed.append:
+        return {"upsert": upsert, "delete": "", "delete_null": "", "close": ""}
+    return {
+        "upsert": upsert,
+        "delete": f"DELETE FROM {full} t USING {source} WHERE s.state = 1 AND {_same(shape, '=')}",
+        "delete_null": f"DELETE FROM {full} t USING {source} WHERE s.state = 2 AND {_same(shape, 'IS NOT DISTINCT FROM')}",
+        "close": "",
+    }
+
+
+def _history(shape: Layout, full: str) -> dict[str, str]:
+    names, values, source = _record(shape)
+    keys = ", ".join(_key(shape, name) for name in shape.key)
+    time = "to_timestamp(at_ms / 1000.0)"
+    first = (
+        f"SELECT {', '.join(f'{_key(shape, name)} AS k{n}' for n, name in enumerate(shape.key))}, min(log_offset) AS log_offset "
+        f"FROM {source} GROUP BY {keys}"
+    )
+    same = " AND ".join(f"t.{_quoted(name)} IS NOT DISTINCT FROM f.k{n}" for n, name in enumerate(shape.key))
+    # The places of one key are all in one partition, so that an offset names one of them.
+    close = (
+        f"UPDATE {full} t SET valid_to = to_timestamp(o.at_ms / 1000.0) FROM ({first}) f, headwater_stage o "
+        f"WHERE t.valid_to IS NULL AND {same} AND o.log_offset = f.log_offset AND o.log_partition = t.{PARTITION}"
+    )
+    columns = [*(f"{value} AS c{n}" for n, value in enumerate(values))]
+    inner = (
+        f"SELECT s.state, s.log_partition, s.log_offset, {time} AS since, "
+        f"lead({time}) OVER (PARTITION BY {keys} ORDER BY s.log_partition, s.log_offset) AS until, {', '.join(columns)} FROM {source}"
+    )
+    listed = ", ".join(f"c{n}" for n in range(len(values)))
+    insert = (
+        f"INSERT INTO {full} ({_names([PARTITION, OFFSET, *names])}, valid_from, valid_to) "
+        f"SELECT log_partition, log_offset, {listed}, since, until FROM ({inner}) v WHERE state = 0 "
+        f"ON CONFLICT ({_names([PARTITION, OFFSET])}) DO NOTHING"
+    )
+    return {"upsert": insert, "delete": "", "delete_null": "", "close": close}
+
+
+def _record(shape: Layout) -> tuple[list[str], list[str], str]:
+    """Names of the columns, the expressions of their values, and what they come from."""
+    kinds = [
+        f"{_quoted(column.name)} {'text' if column.kind == 'BINARY' else _type(column)}"
+        for column in shape.columns
+    ]
+    if shape.feed.versioned:
+        kinds.append(f"{VERSION} bigint")
+    values = [
+        f"decode(r.{_quoted(c.name)}, 'base64')" if c.kind == "BINARY" else f"r.{_quoted(c.name)}"
+        for c in shape.columns
+    ]
+    source = f"headwater_stage s CROSS JOIN LATERAL json_to_record(s.value) AS r({', '.join(kinds)})"
+    return [column.name for column in shape.columns], values, source
+
+
+def _key(shape: Layout, name: str) -> str:
+    """The expression of a key column in a staged record."""
+    if name in shape.starts:
+        return f"(r.{_quoted(shape.starts[name])} ->> 'start')"
+    kind = next(column.kind for column in shape.columns if column.name == name)
+    return f"decode(r.{_quoted(name)}, 'base64')" if kind == "BINARY" else f"r.{_quoted(name)}"
+
+
+def _same(shape: Layout, operator: str) -> str:
+    return " AND ".join(f"t.{_quoted(name)} {operator} {_key(shape, name)}" for name in shape.key)
+
+
+def _type(column: Column) -> str:
+    return TYPES[column.kind] + column.digits
+
+
+def _names(names: Any) -> str:
+    return ", ".join(_quoted(name) for name in names)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,250 @@
+"""Redis: the rows of a view as keys of a cache.
+
+A batch is one script, and a script is one step for everybody else: it looks whether the claims still hold, writes and
+deletes the rows, and moves the offsets. So an older value never takes the place of a newer one, whoever writes, and a
+deletion leaves nothing behind: an old value cannot come back, for its offset lies before the partition's.
+
+    PREFIX KEY                  a row: a JSON string, or a hash with a field for each column
+    PREFIX _headwater:SINK      a hash: N:claim and N:offset of each partition N; resetting, while rows are removed
+    PREFIX _headwater:SINK:versions    a hash: the version of each row that has one (real-time views)
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import msgspec
+
+from headwater.errors import Away, UsageError
+from headwater.sink.driver import driver, shown
+from headwater.sink.rows import Newest, fresh, moved, newest
+from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
+
+__all__ = ["Redis"]
+
+TIMEOUT_S = 10.0
+SCAN_KEYS = 1_000
+"""So many keys are looked at in one step of a reset; others are served between two steps."""
+
+CLAIM = """
+local found = {}
+for i = 1, #ARGV do
+  local n = ARGV[i]
+  found[2 * i - 1] = redis.call('HINCRBY', KEYS[1], n .. ':claim', 1)
+  found[2 * i] = redis.call('HGET', KEYS[1], n .. ':offset')
+end
+return found
+"""
+
+APPLY = """
+local state, versions = KEYS[1], KEYS[2]
+local form, partitions = ARGV[1], tonumber(ARGV[2])
+local at = 3
+for i = 1, partitions do
+  if redis.call('HGET', state, ARGV[at] .. ':claim') ~= ARGV[at + 1] then return ARGV[at] end
+  at = at + 3
+end
+local first = at
+for i = 3, #KEYS do
+  local key, op, version, value = KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  at = at + 3
+  local held = false
+  if op == 'set' and version ~= '' then
+    local old = redis.call('HGET', versions, key)
+    held = old and tonumber(version) <= tonumber(old)
+  end
+  if not held then
+    if op == 'del' then
+      redis.call('DEL', key)
+    elseif form == 'json' then
+      redis.call('SET', key, value)
+    else
+      redis.call('DEL', key)
+      redis.call('HSET', key, unpack(cmsgpack.unpack(value)))
+    end
+    if version ~= '' then redis.call('HSET', versions, key, version) else redis.call('HDEL', versions, key) end
+  end
+end
+at = 3
+for i = 1, partitions do
+  if ARGV[at + 2] ~= '' then redis.call('HSET', state, ARGV[at] .. ':offset', ARGV[at + 2]) end
+  at = at + 3
+end
+return ''
+"""
+
+RESET = """
+local entries = redis.call('HGETALL', KEYS[1])
+for i = 1, #entries, 2 do
+  if string.find(entries[i], ':offset$') then redis.call('HDEL', KEYS[1], entries[i])
+  elseif string.find(entries[i], ':claim$') then redis.call('HINCRBY', KEYS[1], entries[i], 1) end
+end
+redis.call('HSET', KEYS[1], 'resetting', '1')
+redis.call('DEL', KEYS[2])
+return ''
+"""
+
+
+class Redis:
+    """``hw.sink.Redis("redis://localhost", form="json")``; keys begin with ``prefix``, by default ``<topic>:``, and belong to the sink alone."""
+
+    kind = "redis"
+    typed = False
+
+    def __init__(self, url: str, *, prefix: str = "", form: Literal["json", "hash"] = "json") -> None:
+        if form not in {"json", "hash"}:
+            raise UsageError("Redis: no such form", got=repr(form), expected="'json' or 'hash'")
+        self._url = url
+        self._prefix = prefix
+        self._form = form
+
+    def __repr__(self) -> str:
+        return f"Redis({shown(self._url)!r})"
+
+    def check(self, feed: Feed) -> None:
+        if feed.append:
+            raise UsageError(
+                f"sink {feed.sink}: Redis keeps the newest row of a key",
+                got=f"{feed.topic!r}, whose records are rows of their own",
+                hint="give the view a key",
+            )
+
+    def open(self, feed: Feed) -> Store:
+        self.check(feed)
+        library = driver("redis", "cache")
+        try:
+            client = library.Redis.from_url(
+                self._url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
+            )
+        except ValueError as error:
+            raise UsageError(
+                f"sink {feed.sink}: {shown(self._url)!r} is no address of a Redis",
+                expected="redis://, rediss:// or unix://",
+            ) from error
+        return _Store(
+            client,
+            library.exceptions,
+            feed,
+            address=shown(self._url),
+            prefix=self._prefix or f"{feed.topic}:",
+            form=self._form,
+        )
+
+
+class _Store:
+    """Rows and offsets of one sink in one Redis."""
+
+    def __init__(self, client: Any, errors: Any, feed: Feed, *, address: str, prefix: str, form: str) -> None:
+        self._errors = errors
+        self._client = client
+        self._address = address
+        self._prefix = prefix
+        self._form = form
+        self._feed = feed
+        self._state = f"{prefix}_headwater:{feed.sink}"
+        self._versions = f"{self._state}:versions"
+        self._claims: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
+        self._scripts = {text: client.register_script(text) for text in (CLAIM, APPLY, RESET)}
+        with self._translated():
+            if client.info("cluster").get("cluster_enabled"):
+                raise UsageError(
+                    f"sink {feed.sink}: {address} is a Redis Cluster",
+                    hint="a batch is one step there only for keys of one slot; give the address of a single Redis",
+                )
+
+    def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
+        numbers = sorted(partitions)
+        with self._translated():
+            if self._client.hexists(self._state, "resetting"):
+                self._remove_rows()
+            found = self._scripts[CLAIM](keys=[self._state], args=numbers)
+        for number, claim, offset in zip(numbers, found[::2], found[1::2], strict=True):
+            self._claims[number] = int(claim)
+            self._offsets.pop(number, None)
+            if offset is not None:
+                self._offsets[number] = int(offset)
+        return {number: self._offsets[number] for number in numbers if number in self._offsets}
+
+    def apply(self, batch: Batch) -> None:
+        rows = newest(fresh(batch, self._offsets))
+        upto = moved(batch, self._offsets)
+        keys = [self._state, self._versions]
+        arguments: list[Any] = [self._form, len(batch.upto)]
+        for number in batch.upto:
+            arguments += [number, self._claims.get(number, 0), upto.get(number, "")]
+        for key, row in rows.items():
+            keys.append(self._prefix + key)
+            arguments += self._written(row)
+        with self._translated():
+            lost = self._scripts[APPLY](keys=keys, args=arguments)
+        if lost:
+            raise Superseded(
+                f"sink {self._feed.sink}: partition {lost.decode()} was taken over by another process"
+            )
+        self._offsets.update(upto)
+
+    def reset(self) -> None:
+        with self._translated():
+            self._scripts[RESET](keys=[self._state, self._versions])
+            self._remove_rows()
+        self._claims.clear()
+        self._offsets.clear()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _written(self, row: Newest) -> list[Any]:
+        """What the script is told of a row. A version of nothing makes it forget the one that it knows, and write."""
+        change = row.change
+        if change.value is None:
+            return ["del", "", ""]
+        value = change.value.encode() if self._form == "json" else _fields(row)
+        version = "" if change.version is None else change.version
+        return ["anew" if row.anew else "set", version, value]
+
+    def _remove_rows(self) -> None:
+        """Removes all rows, in steps; one that is interrupted is taken up by the next claim."""
+        ours = {self._state.encode(), self._versions.encode()}
+        pattern = "".join("\\" + each if each in "*?[]^\\" else each for each in self._prefix) + "*"
+        own = f"{self._prefix}_headwater:".encode()
+        cursor = 0
+        while True:
+            cursor, keys = self._client.scan(cursor, match=pattern, count=SCAN_KEYS)
+            rows = [key for key in keys if key not in ours and not key.startswith(own)]
+            if rows:
+                self._client.unlink(*rows)
+            if not cursor:
+                break
+        self._client.hdel(self._state, "resetting")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        errors = self._errors
+        try:
+            yield
+        except (errors.AuthenticationError, errors.NoPermissionError) as error:
+            raise UsageError(f"Redis at {self._address} refuses us", got=_line(error)) from error
+        except (errors.ConnectionError, errors.TimeoutError, OSError) as error:
+            raise Away(f"Redis at {self._address} does not answer", got=type(error).__name__) from error
+        except errors.RedisError as error:  # out of memory, a replica, loading, misconfigured: it may pass
+            raise Away(f"Redis at {self._address} refuses to write", got=_line(error)) from error
+
+
+def _fields(row: Newest) -> bytes:
+    """The columns of a row as names and texts, for a hash; what is null is no field."""
+    change = row.change
+    try:
+        columns = msgspec.json.decode(change.value or "{}", type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError as error:
+        raise Poison(change.partition, change.offset, f"the value is no JSON object: {error}") from error
+    flat: list[str] = []
+    for name, raw in columns.items():
+        text = bytes(raw)
+        if text != b"null":
+            flat += [name, msgspec.json.decode(text, type=str) if text[:1] == b'"' else text.decode()]
+    return msgspec.msgpack.encode(flat or ["", ""])
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]

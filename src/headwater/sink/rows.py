@@ -1,0 +1,61 @@
+"""What a batch leaves of its changes: those that a store has not seen yet, and of a keyed feed one for each key."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from headwater.change import Change
+from headwater.sink.store import Batch
+
+__all__ = ["Newest", "beaten", "fresh", "identity", "moved", "newest"]
+
+
+class Newest(msgspec.Struct, frozen=True):
+    """The change of a key that wins."""
+
+    change: Change
+    anew: bool
+    """Whether the key was deleted on the way to it: then it takes the row's place whatever version that has."""
+
+
+def fresh(batch: Batch, offsets: Mapping[int, int]) -> list[Change]:
+    """The changes that come behind ``offsets``; those before took effect earlier."""
+    return [each for each in batch.changes if each.offset >= offsets.get(each.partition, 0)]
+
+
+def moved(batch: Batch, offsets: Mapping[int, int]) -> dict[int, int]:
+    """The partitions that the batch takes further than ``offsets``, and where to."""
+    return {number: upto for number, upto in batch.upto.items() if upto > offsets.get(number, -1)}
+
+
+def newest(changes: Iterable[Change]) -> dict[str, Newest]:
+    """By key: the last change, unless an earlier one has a version as great."""
+    found: dict[str, Newest] = {}
+    for change in changes:
+        held = found.get(change.key)
+        if held is None:
+            found[change.key] = Newest(change, anew=change.value is None)
+        elif _is_newer(change, held.change):
+            del found[change.key]  # the order of the result is that of the log
+            found[change.key] = Newest(change, anew=held.anew or change.value is None)
+    return found
+
+
+def identity(change: Change, *, append: bool) -> str:
+    """What names the row of a change in a store: its key or, where each record is a row of its own, where it stands."""
+    return f"{change.partition}-{change.offset}" if append else change.key
+
+
+def beaten(rows: Sequence[Newest], stored: Mapping[str, int]) -> set[str]:
+    """The keys whose stored row, by the versions in ``stored``, is as new as what came."""
+    return {
+        row.change.key
+        for row in rows
+        if not row.anew
+        and row.change.version is not None
+        and row.change.version <= stored.get(row.change.key, -1)
+    }
+
+
+def _is_newer(change: Change, held: Change) -> bool:
+    return held.version is None or change.version is None or change.version > held.version

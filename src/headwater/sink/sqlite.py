@@ -1,0 +1,345 @@
+"""SQLite as the store of a sink: rows, offsets and claims in one file and one transaction.
+
+    <table>              the columns of the feed, and what identifies a row as UNIQUE
+    headwater_position   sink, topic, partition, next_offset, claim, at_ms
+    headwater_origin     sink, topic, origin: the id of the topic that the rows come from
+
+Timestamps, dates, decimals and nested values are text as the log has them; NaN is the text 'NaN', since SQLite has no such number.
+"""
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from headwater.change import Change
+from headwater.clock import Clock, SystemClock
+from headwater.errors import Away, StorageError, UsageError
+from headwater.sink.layout import OFFSET, PARTITION, VERSION, Layout, layout
+from headwater.sink.rows import newest
+from headwater.sink.store import Batch, Feed, Poison, Superseded
+
+__all__ = ["Sqlite", "SqliteStore"]
+
+BUSY_S = 5.0
+"""How long a transaction waits for another process's; SQLite has one writer at a time."""
+TYPES = {
+    "BIGINT": "BIGINT",
+    "DOUBLE": "DOUBLE",
+    "TEXT": "TEXT",
+    "BOOLEAN": "BOOLEAN",
+    "TIMESTAMP": "TIMESTAMP TEXT",
+    "DATE": "DATE TEXT",
+    "DECIMAL": "DECIMAL TEXT",
+    "BINARY": "BLOB",
+    "JSON": "JSON TEXT",
+}
+"""TEXT behind a word keeps SQLite from making numbers of what looks like one."""
+INT64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+STRICT: dict[str, Any] = {
+    "BIGINT": INT64,
+    "DOUBLE": float,
+    "TEXT": str,
+    "BOOLEAN": bool,
+    "TIMESTAMP": str,
+    "DATE": str,
+    "DECIMAL": str,
+    "BINARY": bytes,
+    "JSON": msgspec.Raw,
+}
+LENIENT = STRICT | {"DOUBLE": float | Literal["NaN", "Infinity", "-Infinity"], "DECIMAL": Decimal}
+"""What comes seldom, and needs a second look at each value: doubles that are no numbers, decimals that were written as numbers."""
+TABLES = """
+CREATE TABLE IF NOT EXISTS headwater_position (
+    sink TEXT, topic TEXT, partition INTEGER, next_offset INTEGER, claim INTEGER NOT NULL, at_ms INTEGER,
+    PRIMARY KEY (sink, topic, partition)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS headwater_origin (sink TEXT, topic TEXT, origin TEXT, PRIMARY KEY (sink, topic)) WITHOUT ROWID;
+"""
+CLAIM = """
+INSERT INTO headwater_position (sink, topic, partition, claim) VALUES (?, ?, ?, 1)
+ON CONFLICT (sink, topic, partition) DO UPDATE SET claim = claim + 1 RETURNING next_offset, claim
+"""
+HELD = "SELECT partition, next_offset, claim FROM headwater_position WHERE sink = ? AND topic = ?"
+MOVE = (
+    "UPDATE headwater_position SET next_offset = ?, at_ms = ? WHERE sink = ? AND topic = ? AND partition = ?"
+)
+WAITING = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+}
+
+
+class Sqlite:
+    """A table in an SQLite file: ``hw.sink.Sqlite("shop.db")``; its name is the source's unless given.
+
+    ``columns`` are those of a real-time view, which does not say them: ``{"country": "STRING", "total": "DOUBLE"}``.
+    """
+
+    kind = "sqlite"
+
+    def __init__(
+        self, path: str | Path, table: str = "", *, columns: Mapping[str, str] | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.table = table
+        self.columns = columns
+
+    def check(self, feed: Feed) -> None:
+        layout(feed)
+
+    def open(self, feed: Feed) -> "SqliteStore":
+        return SqliteStore(self.path, self.table or feed.topic, layout(feed))
+
+
+class SqliteStore:
+    """One sink's rows in a file. It belongs to the thread that opened it.
+
+    A process that is suspended inside a transaction holds the file's only lock: its successor waits, and says so.
+    """
+
+    def __init__(self, path: Path, table: str, shape: Layout, clock: Clock | None = None) -> None:
+        self._path = path
+        self._table = table
+        self._layout = shape
+        self._name = (shape.feed.sink, shape.feed.topic)
+        self._clock = clock or SystemClock()
+        self._claims: dict[int, int] = {}
+        self._upsert = _upsert(table, shape)
+        conditions = " AND ".join(f"{_quoted(name)} IS ?" for name in shape.key)
+        self._delete = f"DELETE FROM {_quoted(table)} WHERE {conditions}"  # noqa: S608  quoted
+        self._decode = _decoder(shape)
+        self._connection: sqlite3.Connection | None = None
+        self._connect()
+
+    def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
+        with self._transaction() as execute:
+            found = {p: execute(CLAIM, (*self._name, p)).fetchone() for p in sorted(partitions)}
+        self._claims |= {p: claim for p, (_, claim) in found.items()}
+        return {p: offset for p, (offset, _) in found.items() if offset is not None}
+
+    def apply(self, batch: Batch) -> None:
+        with self._transaction() as execute:
+            held = {p: (offset, claim) for p, offset, claim in execute(HELD, self._name)}
+            for partition in batch.upto:
+                if partition not in held or held[partition][1] != self._claims.get(partition):
+                    raise Superseded(f"{self._path}: partition {partition} of {self._name[1]} was taken over")
+            fresh = [c for c in batch.changes if c.offset >= (held[c.partition][0] or 0)]
+            self._write(execute, fresh)
+            times = {c.partition: c.timestamp_ms for c in fresh}
+            now = self._clock.now_ms()
+            for partition, upto in batch.upto.items():
+                at = max(upto, held[partition][0] or 0)
+                execute(MOVE, (at, times.get(partition, now), *self._name, partition))
+
+    def reset(self) -> None:
+        with self._transaction() as execute:
+            execute(f"DELETE FROM {_quoted(self._table)}")  # noqa: S608  quoted
+            # Counted on, not removed: whoever still holds a claim must not write behind this.
+            forget = "UPDATE headwater_position SET next_offset = NULL, at_ms = NULL, claim = claim + 1"
+            execute(f"{forget} WHERE sink = ? AND topic = ?", self._name)
+            execute("DELETE FROM headwater_origin WHERE sink = ? AND topic = ?", self._name)
+
+    def origin(self) -> str:
+        with self._transaction() as execute:
+            query = "SELECT origin FROM headwater_origin WHERE sink = ? AND topic = ?"
+            found = execute(query, self._name).fetchone()
+        return str(found[0]) if found else ""
+
+    def adopt(self, origin: str) -> None:
+        with self._transaction() as execute:
+            execute("INSERT OR REPLACE INTO headwater_origin VALUES (?, ?, ?)", (*self._name, origin))
+
+    def at_ms(self) -> Mapping[int, int]:
+        with self._transaction() as execute:
+            query = "SELECT partition, at_ms FROM headwater_position WHERE sink = ? AND topic = ? AND at_ms IS NOT NULL"
+            return dict(execute(query, self._name).fetchall())
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _write(self, execute: Callable[..., Any], changes: Sequence[Change]) -> None:
+        shape = self._layout
+        if shape.feed.append:
+            places = [c for c in changes if c.value is not None]
+            rows = [(c.partition, c.offset, *self._decode(c)) for c in places]
+        else:
+            wanted = newest(changes).values()
+            for row in wanted:
+                change = row.change
+                if change.value is None or (row.anew and shape.feed.versioned) or shape.has_null_key(change):
+                    execute(self._delete, shape.key_values(change))
+            places = [row.change for row in wanted if row.change.value is not None]
+            rows = [self._decode(c) for c in places]
+            if shape.feed.versioned:
+                rows = [(*row, c.version) for row, c in zip(rows, places, strict=True)]
+        try:
+            self._connect().executemany(self._upsert, rows)
+        except (sqlite3.DataError, sqlite3.IntegrityError, OverflowError) as error:
+            self._blame(execute, places, rows, error)
+
+    def _blame(
+        self, execute: Callable[..., Any], places: Sequence[Change], rows: Sequence[Any], error: Exception
+    ) -> None:
+        """Poison for the row that is refused; the transaction is given up anyway."""
+        for change, row in zip(places, rows, strict=True):
+            try:
+                execute(self._upsert, row)
+            except (sqlite3.DataError, sqlite3.IntegrityError, OverflowError) as found:
+                raise Poison(change.partition, change.offset, f"SQLite: {found}") from found
+        raise error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Callable[..., Any]]:
+        with self._translated():
+            connection = self._connect()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection.execute
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is None:
+            with self._translated():
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_S)
+                try:
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    connection.execute("PRAGMA synchronous = FULL")
+                    connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
+                    _migrate(connection, self._table, self._layout)
+                except BaseException:
+                    connection.close()
+                    raise
+                self._connection = connection
+        return self._connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Away(f"SQLite file {self._path}", got=str(error)) from error
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in WAITING:
+                raise Away(f"SQLite file {self._path}", got=str(error)) from error
+            if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+                raise StorageError(f"SQLite file {self._path}: {error}") from error
+            raise UsageError(f"SQLite file {self._path}, table {self._table!r}: {error}") from error
+
+
+def _upsert(table: str, shape: Layout) -> str:
+    names = [column.name for column in shape.columns]
+    if shape.feed.append:
+        names = [PARTITION, OFFSET, *names]
+    elif shape.feed.versioned:
+        names = [*names, VERSION]
+    marks = ", ".join("?" * len(names))
+    listed = ", ".join(map(_quoted, names))
+    target = ", ".join(map(_quoted, shape.key))
+    changed = [_quoted(name) for name in names if name not in shape.key]
+    insert = f"INSERT INTO {_quoted(table)} ({listed}) VALUES ({marks}) ON CONFLICT ({target})"  # noqa: S608  quoted
+    if shape.feed.append or not changed:
+        return f"{insert} DO NOTHING"
+    update = f"{insert} DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in changed)}"
+    if shape.feed.versioned:
+        mine = f"{_quoted(table)}.{VERSION}"
+        update += f" WHERE excluded.{VERSION} IS NULL OR {mine} IS NULL OR excluded.{VERSION} > {mine}"
+    return update
+
+
+def _migrate(connection: sqlite3.Connection, table: str, shape: Layout) -> None:
+    """Makes the table, or adds the columns that it lacks; a column that is no longer in the feed stays, and is empty in new rows."""
+    wanted = {column.name: TYPES[column.kind] for column in shape.columns}
+    if shape.feed.append:
+        wanted = {PARTITION: "INTEGER", OFFSET: "INTEGER"} | wanted
+    if shape.feed.versioned:
+        wanted[VERSION] = "BIGINT"
+    connection.execute("BEGIN IMMEDIATE")
+    there = {name: kind for _, name, kind, *_ in connection.execute(f"PRAGMA table_info({_quoted(table)})")}
+    if not there:
+        columns = [f"{_quoted(name)} {kind}" for name, kind in wanted.items()]
+        columns += [
+            f"{_quoted(start)} TEXT GENERATED ALWAYS AS (json_extract({_quoted(window)}, '$.start')) STORED"
+            for start, window in shape.starts.items()
+        ]
+        key = ", ".join(map(_quoted, shape.key))
+        connection.execute(f"CREATE TABLE {_quoted(table)} ({', '.join(columns)}, UNIQUE ({key}))")
+    else:
+        for name, kind in wanted.items():
+            if name not in there:
+                connection.execute(f"ALTER TABLE {_quoted(table)} ADD COLUMN {_quoted(name)} {kind}")
+            elif there[name] != kind:
+                connection.execute("ROLLBACK")
+                raise UsageError(
+                    f"table {table!r}: column {name!r} has another type",
+                    got=there[name],
+                    expected=kind,
+                    hint="give the sink another table, or drop this one and the sink's lines in headwater_position",
+                )
+    connection.execute("COMMIT")
+
+
+def _decoder(shape: Layout) -> Callable[[Change], tuple[Any, ...]]:
+    """From a change to the values of its columns. Poison says what does not fit."""
+    strict, lenient = (msgspec.json.Decoder(_struct(shape, kinds)).decode for kinds in (STRICT, LENIENT))
+    raw = tuple(n for n, column in enumerate(shape.columns) if column.kind == "JSON")
+    values = msgspec.structs.astuple
+
+    def decode(change: Change) -> tuple[Any, ...]:
+        text = change.value or "{}"
+        try:
+            row = values(strict(text))
+        except msgspec.MsgspecError:
+            try:
+                row = tuple(map(_plain, values(lenient(text))))
+            except msgspec.MsgspecError as error:
+                raise Poison(change.partition, change.offset, _reason(error, shape)) from None
+        if not raw:
+            return row
+        listed = list(row)
+        for n in raw:
+            if listed[n] is not None:
+                text = bytes(listed[n]).decode()
+                listed[n] = None if text == "null" else text
+        return tuple(listed)
+
+    return decode
+
+
+def _struct(shape: Layout, kinds: Mapping[str, Any]) -> type[msgspec.Struct]:
+    # Raw takes null too, and refuses to be one of two.
+    types = [kinds[c.kind] if c.kind == "JSON" else kinds[c.kind] | None for c in shape.columns]
+    fields = [(f"c{n}", kind, None) for n, kind in enumerate(types)]
+    names = {f"c{n}": column.name for n, column in enumerate(shape.columns)}
+    return msgspec.defstruct("Row", fields, rename=names)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return float(value) if value in ("Infinity", "-Infinity") else value
+
+
+def _reason(error: Exception, shape: Layout) -> str:
+    kinds = ", ".join(f"{column.name} {column.kind}" for column in shape.columns)
+    return f"the record does not fit {kinds}: {error}"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,267 @@
+"""A capture that is looked after: paused and resumed, warned of what its database keeps for it, and with one table that cannot go on."""
+
+import json
+import sqlite3
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from captured import database, events, execute, running, streaming, table
+from headwater.capture import MariaDB, Polling, Postgres, Sqlite
+from headwater.capture.control import Command, send
+from headwater.capture.feed import Feed
+from headwater.capture.ledger import last_state
+from headwater.capture.postgres import PostgresSource, slot_name
+from headwater.capture.source import Part
+from headwater.cli import cli
+from headwater.client import Client, producer
+from headwater.errors import HeadwaterError, UsageError
+from servers import wait_until
+
+
+@pytest.fixture
+def name(monkeypatch) -> str:
+    monkeypatch.setattr("headwater.capture.postgres.ALIVE_S", 0.1)
+    return f"ctl{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def url(postgres) -> str:
+    address = database(postgres.url)
+    yield address
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        base = address.rsplit("/", 1)[1]
+        slots = connection.execute(f"SELECT slot_name FROM pg_replication_slots WHERE database = '{base}'")
+        for (slot,) in slots.fetchall():
+            connection.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+
+
+def notices(log: str, name: str) -> list[dict[str, Any]]:
+    client = Client(log)
+    try:
+        return [json.loads(message.value()) for message in client.read([f"{name}.notifications"])]
+    finally:
+        client.close()
+
+
+def told(log: str, name: str) -> list[str]:
+    return [notice["what"] for notice in notices(log, name)]
+
+
+def test_a_paused_capture_reads_nothing_also_after_a_restart(name: str, broker, tmp_path: Path):
+    log, db = broker.bootstrap, sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    db.execute("CREATE TABLE item (id INTEGER PRIMARY KEY)")
+    declared, topic = Sqlite(tmp_path / "shop.db", ["item"]), f"{name}.item"
+
+    def ids() -> list[int]:
+        return sorted(row["id"] for row in table(events(log, name), topic).values())
+
+    with running(Feed(name, declared.open(name, tmp_path), log)):
+        db.execute("INSERT INTO item VALUES (1)")
+        wait_until(lambda: ids() == [1])
+        send(log, name, Command("pause"))
+        wait_until(lambda: last_state(log, name).paused)
+        db.execute("INSERT INTO item VALUES (2)")
+    with running(Feed(name, declared.open(name, tmp_path), log)):
+        send(log, name, Command("pause"))
+        wait_until(lambda: last_state(log, name).control == 2)
+        assert ids() == [1]
+        sender = producer(log)
+        sender.produce(f"{name}.control", b"no command")
+        sender.flush(10)
+        send(log, name, Command("resume"))
+        wait_until(lambda: ids() == [1, 2])
+    assert told(log, name) == ["paused", "resumed"]
+    db.close()
+
+
+def test_a_database_that_keeps_too_much_is_told_of_once_for_each_bound(
+    name, url, broker, monkeypatch, caplog
+):
+    monkeypatch.setattr("headwater.capture.alarm.LOOK_S", 0.1)
+    execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (x text)")
+    source = PostgresSource(name, url, ("t",), alarm_bytes=200_000, limit_bytes=2_000_000)
+    log = broker.bootstrap
+    with running(Feed(name, source, log)):
+        streaming(url, slot_name(name))
+        send(log, name, Command("pause"))
+        wait_until(lambda: "paused" in told(log, name))
+        fill = "INSERT INTO other SELECT repeat(md5(i::text), 30) FROM generate_series(1, {}) i"
+        execute(url, fill.format(500))
+        wait_until(lambda: "log retained" in told(log, name))
+        execute(url, fill.format(5000))
+        wait_until(lambda: "log limit" in told(log, name))
+        wait_until(lambda: last_state(log, name).retained_bytes > 2_000_000)
+    assert told(log, name) == ["snapshot begun", "snapshot finished", "paused", "log retained", "log limit"]
+    assert f"headwater capture remove {name}" in notices(log, name)[-1]["text"]
+    assert [r.levelname for r in caplog.records if "bytes of its log" in r.message] == ["WARNING", "ERROR"]
+
+
+def test_a_table_that_loses_its_key_stops_alone_until_it_begins_anew(name, url, broker):
+    execute(url, "CREATE TABLE t (id int PRIMARY KEY, n int)", "CREATE TABLE u (id int PRIMARY KEY)")
+    log = broker.bootstrap
+
+    def ids(of: str) -> list[int]:
+        return sorted(row["id"] for row in table(events(log, name), f"{name}.public.{of}").values())
+
+    with running(Feed(name, PostgresSource(name, url, ("t", "u")), log)):
+        streaming(url, slot_name(name))
+        execute(url, "INSERT INTO t VALUES (1)", "ALTER TABLE t DROP CONSTRAINT t_pkey")
+        execute(url, "INSERT INTO t VALUES (2)", "INSERT INTO u VALUES (1)")
+        wait_until(lambda: ids("u") == [1])
+    with running(Feed(name, PostgresSource(name, url, ("t", "u")), log)):
+        execute(url, "INSERT INTO t VALUES (3)", "INSERT INTO u VALUES (2)")
+        wait_until(lambda: ids("u") == [1, 2])
+        assert ids("t") == [1]
+        send(log, name, Command("snapshot", table="t"))
+        wait_until(lambda: "snapshot refused" in told(log, name))
+        execute(url, "ALTER TABLE t ADD PRIMARY KEY (id)")
+        send(log, name, Command("snapshot", table="t", incremental=False))
+        wait_until(lambda: ids("t") == [1, 2, 3])
+        execute(url, "DELETE FROM t WHERE id = 2")
+        wait_until(lambda: ids("t") == [1, 3])
+    stopped = [notice for notice in notices(log, name) if notice["what"] == "table stopped"]
+    assert [notice["table"] for notice in stopped] == ["public.t"]
+    assert "dropped its key (id)" in stopped[0]["text"]
+
+
+def test_rows_that_are_passed_over_do_not_end_a_transaction(name, url, monkeypatch):
+    """A position in the middle of one would let half of it be committed, and all of it come again."""
+    execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    source = PostgresSource(name, url, ("t", "u"))
+    try:
+        parts = source.read(None)
+        wait_until(lambda: next(parts).position)
+        wait_until(lambda: next(parts) == ([], None))  # the snapshot's locks are given back
+        execute(url, "ALTER TABLE t DROP CONSTRAINT t_pkey", "INSERT INTO t VALUES (0)")
+        monkeypatch.setattr("headwater.capture.postgres.PART_BYTES", 200)
+        with psycopg.connect(url) as connection:
+            connection.execute("INSERT INTO u VALUES (1)")
+            connection.execute("INSERT INTO t SELECT n FROM generate_series(1, 100) n")
+            connection.execute("INSERT INTO u VALUES (2)")
+        seen: list[tuple[int, str | None]] = []
+        wait_until(lambda: seen.append(_told_of_u(next(parts))) or sum(each for each, _ in seen) == 2)
+        between = seen[next(n for n, (rows, _) in enumerate(seen) if rows) : -1]
+        assert [position for _, position in between] == [None] * len(between)
+        assert len(between) > 1
+    finally:
+        source.close()
+
+
+def _told_of_u(part: Part) -> tuple[int, str | None]:
+    return sum(record.topic.endswith(".u") for record in part.records), part.position
+
+
+def test_an_outbox_that_is_declared_becomes_topics_by_kind(name, url, broker):
+    execute(
+        url,
+        "CREATE TABLE outbox (id serial PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb)",
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        """INSERT INTO outbox VALUES (0, 'order', '1', 'Made', '{"n": 0}')""",
+    )
+    declared = Postgres(url, ["outbox", "orders"], outbox="outbox")
+    declared.check(name)
+    log = broker.bootstrap
+
+    def of(topic: str) -> list[tuple[bytes, bytes]]:
+        client = Client(log)
+        try:
+            return [(m.key(), m.value()) for m in client.read([f"{name}.{topic}"])]
+        finally:
+            client.close()
+
+    for number in (1, 2):
+        with running(Feed(name, declared.open(name, None), log)):
+            streaming(url, slot_name(name))
+            with psycopg.connect(url) as connection:
+                connection.execute(f"INSERT INTO orders VALUES ({number})")
+                connection.execute(
+                    f"INSERT INTO outbox VALUES ({number}, 'order', '1', 'Paid', '{{\"n\": {number}}}')"
+                )
+                connection.execute(f"DELETE FROM outbox WHERE id = {number}")
+            wait_until(lambda n=number: len(of("event.order")) == n + 1)
+    assert of("event.order") == [(b"1", b'{"n": %d}' % n) for n in range(3)]
+    assert len(of("public.orders")) == 2
+    assert of("public.outbox") == []
+    assert len(of("schema")) == 2, "versions of schemas are recalled through the outbox"
+    with pytest.raises(UsageError, match="none of its tables"):
+        Postgres(url, ["orders"], outbox="outbox").check(name)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        Postgres("postgresql://me:s3cret@db/shop", ["t"]),
+        Postgres("postgresql://me@db/shop?password=s3cret&sslmode=require", ["t"]),
+        Postgres("postgresql://me:a@s3cret@db/shop", ["t"]),
+        MariaDB("mysql://me:s3cret@db", ["d.t"]),
+        Polling("postgresql://me:s3cret@db/shop", "t", "v"),
+    ],
+)
+def test_a_declaration_shows_no_password(declared):
+    assert "s3cret" not in repr(declared)
+    assert "me" in repr(declared)
+    assert "db" in repr(declared)
+
+
+@pytest.fixture
+def command(monkeypatch, broker, tmp_path, name, url):
+    """Commands in this process, of an application with one capture."""
+    monkeypatch.setenv("HEADWATER_LOG", f"kafka://{broker.bootstrap}")
+    file = tmp_path / "app.py"
+    file.write_text(
+        f"import headwater as hw\napp = hw.App('a')\napp.capture({name!r}, hw.capture.Postgres({url!r}, ['t']))\n"
+    )
+
+    def run(verb: str, *arguments: str, app: bool = False, code: int = 0) -> str:
+        options = [str(file), *arguments] if app else arguments
+        result = CliRunner().invoke(cli, ["capture", verb, name, *options])
+        if isinstance(result.exception, HeadwaterError):
+            return str(result.exception)
+        assert result.exit_code == code, result.output
+        return result.output
+
+    return run
+
+
+def test_a_capture_is_looked_after_by_commands(command, name, url, broker, monkeypatch):
+    monkeypatch.setattr("headwater.capture.feed.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("headwater.capture.postgres.HEARTBEAT_S", 0.1)
+    execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
+    log, topic = broker.bootstrap, f"{name}.public.t"
+    assert f"no capture '{name}' in this log" in command("status")
+    assert "no capture" in command("pause")
+    with running(Feed(name, Postgres(url, ["t"]).open(name, None), log)):
+        wait_until(lambda: len(events(log, name)) == 2)
+        assert "is asked to pause" in command("pause")
+        wait_until(lambda: "paused " in command("status"))
+        assert "is asked to resume" in command("resume")
+        wait_until(lambda: "paused " not in command("status"))
+        assert "retained" in command("status")
+
+        assert "name it by --table" in command("snapshot", "--incremental", app=True)
+        assert "--where goes with --incremental" in command(
+            "snapshot", "--table", "t", "--where", "true", app=True
+        )
+        command("snapshot", "--table", "t", "--where", "id = 2", "--incremental", app=True)
+        wait_until(lambda: len(events(log, name)) == 3)
+
+        assert "no difference" in command("audit", app=True)
+        ghost = events(log, name)[0].value
+        sender = producer(log)
+        sender.produce(topic, json.dumps(ghost | {"after": {"id": 9}}), '{"id":9}')
+        sender.flush(10)
+        assert '{"id":9}' in command("audit", app=True, code=1)
+        assert "snapshot finished" in command("audit", "--table", "t", "--repair", app=True)
+        assert "no difference" in command("audit", app=True)
+    assert "with its next start" in command("snapshot", app=True)
+    assert "has left the database" in command("remove", app=True)
+    with psycopg.connect(url) as connection:
+        found = connection.execute(
+            f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{slot_name(name)}'"
+        )
+        assert found.fetchall() == []

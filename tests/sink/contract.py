@@ -1,0 +1,173 @@
+"""What every store promises a sink (``headwater/sink/store.py``). A store's tests derive from `Contract` and say in ``place`` where it is."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+import pytest
+
+from headwater.change import Change
+from headwater.sink.store import Batch, Feed, Store, Superseded, Target
+
+COLUMNS = {"id": "STRING", "total": "DOUBLE", "at": "TIMESTAMP", "items": "ARRAY<STRING>"}
+
+
+class Place(Protocol):
+    """A store that is empty when a test begins."""
+
+    target: Target
+
+    def rows(self, feed: Feed) -> Mapping[str, Mapping[str, Any]]:
+        """What a user of the store sees: by key, the columns ``id`` and ``total`` at least."""
+
+
+def feed(sink: str = "orders.store", topic: str = "orders") -> Feed:
+    return Feed(sink, topic, ("id",), COLUMNS)
+
+
+def change(key: str, total: float | None, offset: int, partition: int = 0) -> Change:
+    """A row of ``key``, or its deletion."""
+    row = {
+        "id": key,
+        "total": total,
+        "at": "2026-01-31T10:00:00.000001Z",
+        "items": ["a", 'b"'],
+        "_revision": 1,
+    }
+    return Change(key, None if total is None else json.dumps(row), partition, offset, 1_769_853_600_000)
+
+
+def version(key: str, number: int, offset: int) -> Change:
+    """A row of a real-time view whose total is its version."""
+    row = change(key, number, offset)
+    value = json.dumps(json.loads(row.value or "{}") | {"_version": number})
+    return msgspec.structs.replace(row, value=value, version=number)
+
+
+def batch(*changes: Change, **upto: int) -> Batch:
+    """Those changes and the offsets behind them; ``p0=9`` for a partition that is passed further."""
+    behind = {each.partition: each.offset + 1 for each in changes}
+    return Batch(changes, behind | {int(name[1:]): offset for name, offset in upto.items()})
+
+
+class Contract:
+    """The promises, one test each."""
+
+    fences = True
+    """Whether a holder that was superseded is refused; a store that goes by versions may take what changes nothing."""
+    versions = True
+    """Whether it keeps the newest version of a row of a real-time view."""
+
+    @pytest.fixture
+    def store(self, place: Place):
+        store = place.target.open(feed())
+        yield store
+        store.close()
+
+    def totals(self, place: Place, of: Feed | None = None) -> dict[str, float]:
+        return {key: row["total"] for key, row in place.rows(of or feed()).items()}
+
+    def test_a_batch_takes_effect_with_its_offsets(self, place: Place, store: Store):
+        assert dict(store.claim([0, 1])) == {}
+        store.apply(batch(change("a", 1.5, 0), change("b", 2.5, 7, partition=1)))
+
+        assert self.totals(place) == {"a": 1.5, "b": 2.5}
+        assert dict(store.claim([0, 1, 2])) == {0: 1, 1: 8}
+
+    def test_the_newest_change_of_a_key_is_its_row_and_a_deletion_takes_it_out(self, place, store):
+        store.claim([0])
+        store.apply(batch(change("a", 1, 0), change("b", 1, 1), change("a", 2, 2), change("c", 1, 3)))
+        store.apply(
+            batch(change("b", None, 4), change("c", None, 5), change("c", 9, 6), change("d", None, 7))
+        )
+
+        assert self.totals(place) == {"a": 2, "c": 9}
+
+    def test_what_was_applied_before_changes_nothing(self, place, store):
+        store.claim([0])
+        store.apply(batch(change("a", 1, 0), change("a", 2, 1)))
+        store.claim([0])
+        store.apply(batch(change("a", 1, 0), change("b", 1, 2)))
+
+        assert self.totals(place) == {"a": 2, "b": 1}
+        assert dict(store.claim([0])) == {0: 3}
+
+    def test_markers_at_the_end_of_a_partition_are_passed(self, store):
+        store.claim([0, 1])
+        store.apply(batch(change("a", 1, 0), p0=5, p1=3))
+
+        assert dict(store.claim([0, 1])) == {0: 5, 1: 3}
+
+    def test_a_store_that_is_opened_again_knows_how_far_it_is(self, place, store):
+        store.claim([0])
+        store.apply(batch(change("a", 1, 41)))
+        store.close()
+        again = place.target.open(feed())
+
+        assert dict(again.claim([0])) == {0: 42}
+        again.apply(batch(change("a", 2, 42)))
+        assert self.totals(place) == {"a": 2}
+        again.close()
+
+    def test_a_holder_that_was_superseded_writes_nothing(self, place, store):
+        store.claim([0, 1])
+        store.apply(batch(change("a", 1, 0)))
+        successor = place.target.open(feed())
+        assert dict(successor.claim([0])) == {0: 1}
+        successor.apply(batch(change("a", 2, 1)))
+
+        if self.fences:
+            with pytest.raises(Superseded):
+                store.apply(batch(change("a", 3, 1), change("b", 3, 0, partition=1)))
+        else:
+            store.apply(batch(change("a", 3, 1)))
+        assert self.totals(place) == {"a": 2}
+        assert dict(successor.claim([0])) == {0: 2}
+        successor.close()
+
+    def test_what_one_holder_has_claimed_does_not_disturb_the_other_partitions(self, place, store):
+        store.claim([0, 1])
+        successor = place.target.open(feed())
+        successor.claim([1])
+        store.apply(batch(change("a", 1, 0)))
+        successor.apply(batch(change("b", 2, 0, partition=1)))
+
+        assert self.totals(place) == {"a": 1, "b": 2}
+        successor.close()
+
+    def test_reset_forgets_rows_and_offsets(self, place, store):
+        store.claim([0])
+        store.apply(batch(change("a", 1, 0), change("b", 1, 1)))
+        store.reset()
+
+        assert self.totals(place) == {}
+        assert dict(store.claim([0])) == {}
+        store.apply(batch(change("b", 3, 0)))
+        assert self.totals(place) == {"b": 3}
+
+    def test_a_row_that_was_deleted_and_comes_back_takes_the_place_of_a_greater_version(self, place):
+        """Whether the deletion and the new row come in one batch or in two."""
+        if not self.versions:
+            pytest.skip("does not choose between versions")
+        of = msgspec.structs.replace(feed(), versioned=True)
+        store = place.target.open(of)
+        store.claim([0])
+        store.apply(batch(version("a", 10, 0), version("b", 10, 1), version("c", 10, 2)))
+        store.apply(batch(version("a", 9, 3), change("b", None, 4), version("b", 3, 5), change("c", None, 6)))
+        store.apply(batch(version("c", 4, 7), version("b", 2, 8)))
+
+        assert self.totals(place, of) == {"a": 10, "b": 3, "c": 4}
+        store.close()
+
+    def test_two_sinks_do_not_know_of_each_other(self, place, store):
+        other = feed("clicks.store", "clicks")
+        second = place.target.open(other)
+        store.claim([0])
+        second.claim([0])
+        store.apply(batch(change("a", 1, 0)))
+        second.apply(batch(change("z", 5, 99)))
+
+        assert dict(store.claim([0])) == {0: 1}
+        assert dict(second.claim([0])) == {0: 100}
+        second.close()

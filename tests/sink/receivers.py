@@ -1,0 +1,154 @@
+"""The other side of effects, for real: an HTTP and an SMTP receiver on loopback that remember what they were told."""
+
+import json
+import socketserver
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email import message_from_bytes
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from headwater.access import Access
+from headwater.sink.store import Feed
+from sink.contract import COLUMNS
+
+
+def effect_feed(bootstrap: str, sink: str | None = None, topic: str | None = None) -> Feed:
+    """A feed of a topic and sink that no other test knows."""
+    name = topic or f"orders-{uuid.uuid4().hex[:8]}"
+    return Feed(sink or f"{name}.out", name, ("id",), COLUMNS, log=Access(bootstrap))
+
+
+class Told:
+    """One call that a receiver got."""
+
+    def __init__(self, headers: dict[str, str], body: bytes) -> None:
+        self.headers = headers
+        self.body = body
+        self.id = headers.get("webhook-id", "")
+        self.data = json.loads(body)["data"]
+        self.type = json.loads(body)["type"]
+        self.mode = json.loads(body)["mode"]
+
+
+Answer = Callable[[Told], int | tuple[int, dict[str, str]]]
+
+
+class WebReceiver:
+    """Remembers every call, also those that it answers with an error; ``answer`` says with what."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}/hook/t0ken"
+        self.calls: list[Told] = []
+        self.taken: list[Told] = []
+        """Those that it has answered with a 2xx."""
+        self.answer: Answer = lambda _: 204
+        self.lock = threading.Lock()
+
+    def ids(self) -> list[str]:
+        return [call.id for call in list(self.taken)]
+
+    def totals(self) -> list[tuple[str, float]]:
+        return [(call.data["id"], call.data.get("total")) for call in list(self.taken)]
+
+
+@contextmanager
+def web_receiver() -> Iterator[WebReceiver]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            told = Told({name.lower(): value for name, value in self.headers.items()}, body)
+            with receiver.lock:
+                receiver.calls.append(told)
+            answer = receiver.answer(told)
+            status, headers = answer if isinstance(answer, tuple) else (answer, {})
+            if 200 <= status < 300:
+                with receiver.lock:
+                    receiver.taken.append(told)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: object) -> None:
+            """A caller that was killed is no news."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        receiver = WebReceiver(server.server_port)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield receiver
+        server.shutdown()
+        thread.join()
+
+
+class MailReceiver:
+    """Remembers every mail; ``answer`` says what it tells a recipient, by its address."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.mails: list[tuple[str, list[str], Message]] = []
+        self.answer: Callable[[str], str] = lambda _: "250 fine"
+
+
+@contextmanager
+def mail_receiver() -> Iterator[MailReceiver]:
+    class Handler(socketserver.StreamRequestHandler):
+        def say(self, line: str) -> None:
+            self.wfile.write(line.encode() + b"\r\n")
+
+        def handle(self) -> None:
+            sender, to = "", []
+            self.say("220 here")
+            while line := self.rfile.readline().decode().strip():
+                verb = line[:4].upper()
+                if verb == "MAIL":
+                    sender, to = line.split(":", 1)[1].split()[0].strip("<>"), []
+                    self.say("250 fine")
+                elif verb == "RCPT":
+                    address = line.split(":", 1)[1].strip().strip("<>")
+                    said = receiver.answer(address)
+                    if said.startswith("250"):
+                        to.append(address)
+                    self.say(said)
+                elif verb == "DATA":
+                    self.say("354 go on")
+                    text = b""
+                    while (part := self.rfile.readline()) != b".\r\n":
+                        text += part
+                    receiver.mails.append((sender, to, message_from_bytes(text)))
+                    self.say("250 taken")
+                elif verb == "QUIT":
+                    self.say("221 bye")
+                    return
+                else:
+                    self.say("250 fine")
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        receiver = MailReceiver(server.server_address[1])
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield receiver
+        server.shutdown()
+        thread.join()
+
+
+def attempts(store) -> dict[str, int]:
+    """Of each key with unfinished effects, how many attempts of the first of them have failed and are settled."""
+    with store._courier._state:
+        entries = [entry for lane in store._courier._lanes.values() for entry in lane.entries.values()]
+        return {entry.effect.key: entry.attempts for entry in sorted(entries, key=lambda e: -e.effect.offset)}

@@ -1,0 +1,115 @@
+"""Another log as a store: what every store promises, record by record."""
+
+import json
+
+import pytest
+
+from headwater.change import Change
+from headwater.client import Client, admin
+from headwater.errors import Away
+from headwater.sink import Kafka
+from headwater.sink.store import Feed, Poison
+from servers import wait_until
+from sink.contract import COLUMNS, Contract, batch, change, feed
+from sink.killed import Killed
+
+SINKS = ("orders.store", "clicks.store", "orders.killed", "clicks.kafka")
+TOPIC = "copies"
+
+
+class KafkaPlace:
+    def __init__(self, bootstrap):
+        self.bootstrap = bootstrap
+        self.target = Kafka(bootstrap, topic=TOPIC)
+        self.expression = f"hw.sink.Kafka({bootstrap!r}, topic={TOPIC!r})"
+        self.client = Client(bootstrap)
+        gone = {TOPIC, *(f"headwater.sink.{sink}.position" for sink in SINKS)} & set(self.client.partitions())
+        if gone:
+            caretaker = admin(bootstrap)
+            for answer in caretaker.delete_topics(list(gone)).values():
+                answer.result(10)
+            wait_until(lambda: not gone & set(self.client.partitions()), 20, "the deletion")
+        # Kept in full, so that each record can be counted: their times are old enough to be compacted at once.
+        self.client.ensure_topics([TOPIC], 4, {"cleanup.policy": "delete", "retention.ms": "-1"})
+
+    def records(self):
+        """What a reader sees once the markers of the transactions are written: Kafka confirms a commit a moment before."""
+
+        def markers_are_there():
+            ends = self.client.open_ends(TOPIC, 4)
+            return self.client.end_offsets([TOPIC]) == {(TOPIC, n): end for n, end in ends.items()}
+
+        wait_until(markers_are_there, 20, "the markers")
+        return list(self.client.read([TOPIC]))
+
+    def rows(self, feed):  # noqa: ARG002  the topic is the same for all
+        found = {}
+        for message in self.records():
+            found[message.key().decode()] = message.value()
+        return {key: json.loads(value) for key, value in found.items() if value is not None}
+
+
+@pytest.fixture
+def place(bootstrap):
+    place = KafkaPlace(bootstrap)
+    yield place
+    place.client.close()
+
+
+class TestKafka(Contract, Killed):
+    versions = False  # passes all changes on
+    kills = 3
+
+    def compare(self, place, story):
+        super().compare(place, story)
+        totals = {0: [], 1: []}
+        for message in place.records():
+            if message.value() is not None:
+                row = json.loads(message.value())
+                totals[int(row["id"][0])].append(row["total"])
+        for number, seen in totals.items():
+            expected = [json.loads(each.value)["total"] for each in story.changes(number) if each.value]
+            assert sorted(seen) == expected
+
+
+def test_every_change_is_passed_on_in_the_order_of_its_key_with_its_time(place):
+    store = place.target.open(feed())
+    store.claim([0])
+    store.apply(batch(change("a", 1, 0), change("a", 2, 1), change("a", None, 2)))
+    store.close()
+
+    records = place.records()
+    assert [message.key() for message in records] == [b"a"] * 3
+    assert [message.value() and json.loads(message.value())["total"] for message in records] == [1, 2, None]
+    assert {message.timestamp()[1] for message in records} == {1_769_853_600_000}
+
+
+def test_records_of_their_own_are_removed_by_a_reset(place):
+    store = place.target.open(Feed("clicks.kafka", "clicks", (), COLUMNS, append=True))
+    store.claim([0])
+    store.apply(batch(change("a", 1, 0), change("a", 1, 1)))
+    assert len(place.records()) == 2
+    store.reset()
+
+    assert place.records() == []
+    assert dict(store.claim([0])) == {}
+    store.close()
+
+
+def test_a_record_that_the_log_never_takes_is_named_and_nothing_is_written(place):
+    store = place.target.open(feed())
+    store.claim([0])
+    huge = Change("b", json.dumps({"id": "b", "total": 1, "items": ["x" * 2_000_000]}), 0, 1, 0)
+
+    with pytest.raises(Poison) as caught:
+        store.apply(batch(change("a", 1, 0), huge))
+    assert caught.value.offset == 1
+    assert dict(store.claim([0])) == {}
+    assert place.records() == []
+    store.close()
+
+
+def test_a_log_that_is_away_is_said(monkeypatch):
+    monkeypatch.setattr("headwater.sink.kafka.TIMEOUT_S", 0.5)
+    with pytest.raises(Away, match=r"127\.0\.0\.1:1 does not answer"):
+        Kafka("127.0.0.1:1").open(feed())

@@ -1,0 +1,146 @@
+"""OpenSearch as a store: what every store promises, by versions of documents."""
+
+import json
+import uuid
+
+import opensearchpy
+import pytest
+
+from headwater.change import Change
+from headwater.errors import Away, UsageError
+from headwater.sink import OpenSearch
+from headwater.sink import opensearch as module
+from headwater.sink.store import Batch, Feed, Poison, Superseded
+from servers import OpenSearchProcess
+from sink.contract import COLUMNS, Contract, batch, change, feed
+from sink.killed import Killed
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    process = OpenSearchProcess(tmp_path_factory.mktemp("opensearch"))
+    process.start()
+    yield process
+    process.end()
+
+
+SETTINGS = {"number_of_shards": 1, "number_of_replicas": 0}
+
+
+class OpenSearchPlace:
+    def __init__(self, server):
+        self.url = server.url
+        self.target = OpenSearch(server.url, settings=SETTINGS)
+        self.expression = f"hw.sink.OpenSearch({server.url!r}, settings={SETTINGS!r})"
+        self.client = opensearchpy.OpenSearch(server.url, timeout=30)
+        self.client.indices.delete(index="orders,clicks,headwater-positions", ignore_unavailable=True)
+
+    def rows(self, feed):
+        self.client.indices.refresh(index=feed.topic)
+        hits = self.client.search(body={"size": 1000}, index=feed.topic)["hits"]["hits"]
+        return {hit["_id"]: hit["_source"] for hit in hits}
+
+
+@pytest.fixture
+def place(server):
+    place = OpenSearchPlace(server)
+    yield place
+    place.client.close()
+
+
+class TestOpenSearch(Contract, Killed):
+    kills = 3
+    records = 260
+    longest_s = 0.1
+
+
+def test_a_bulk_that_comes_late_changes_nothing(place):
+    """A holder that was stopped behind its look at the claim: its documents are older than what is there."""
+    store = place.target.open(feed())
+    store.claim([0])
+    store.apply(batch(change("a", 1, 0), change("b", 1, 1)))
+    successor = place.target.open(feed())
+    successor.claim([0])
+    successor.apply(batch(change("a", 2, 2), change("b", None, 3)))
+    late = [change("a", 9, 0), change("b", 9, 1)]
+    for body, part in store._parts(late):
+        store._bulk(body, part)
+
+    assert {key: row["total"] for key, row in place.rows(feed()).items()} == {"a": 2}
+    with pytest.raises(Superseded):
+        store.apply(batch(change("a", 3, 2)))
+    assert (
+        place.client.indices.get_settings(index="orders")["orders"]["settings"]["index"]["gc_deletes"] == "1h"
+    )
+    store.close()
+    successor.close()
+
+
+def test_a_document_that_does_not_fit_is_named(place):
+    store = place.target.open(feed())
+    store.claim([0])
+    poison = Change("b", '{"id":"b","total":"many"}', 0, 1, 0)
+
+    with pytest.raises(Poison, match="mapper_parsing_exception") as caught:
+        store.apply(batch(change("a", 1, 0), poison))
+    assert (caught.value.partition, caught.value.offset) == (0, 1)
+    assert dict(store.claim([0])) == {}
+    store.apply(batch(change("a", 1, 0), p0=2))
+    assert dict(store.claim([0])) == {0: 2}
+    store.close()
+
+
+def test_a_large_batch_goes_in_parts_of_bounded_size(place, monkeypatch):
+    monkeypatch.setattr(module, "BULK_BYTES", 2_000)
+    store = place.target.open(feed())
+    store.claim([0])
+    changes = [change(f"k{n}", n, n) for n in range(60)]
+    parts = list(store._parts(changes))
+    store.apply(batch(*changes))
+
+    assert len(parts) > 3
+    assert max(len(body) for body, _ in parts) <= 2_000
+    assert len(place.rows(feed())) == 60
+    store.close()
+
+
+def test_a_row_whose_version_is_not_greater_is_passed_over(place):
+    store = place.target.open(feed())
+    store.claim([0])
+
+    def put(*rows):
+        made = [
+            Change("a", json.dumps({"id": "a", "total": t, "_version": v}), 0, o, 0, v) for t, o, v in rows
+        ]
+        store.apply(Batch(made, {0: made[-1].offset + 1}))
+        return place.rows(feed())["a"]["total"]
+
+    assert put((31, 0, 31)) == 31
+    assert put(*((n, n, n) for n in range(1, 32))) == 31
+    assert put((32, 40, 32)) == 32
+    store.close()
+
+
+def test_rows_are_found_by_words_and_columns_are_added(place):
+    store = place.target.open(Feed("orders.store", "orders", ("id",), COLUMNS | {"title": "STRING"}))
+    store.claim([0])
+    row = {"id": "a", "title": "Red running shoes", "at": "2026-01-31T10:00:00.000001Z"}
+    store.apply(batch(Change("a", json.dumps(row), 0, 0, 0)))
+    store.close()
+    place.rows(feed())
+
+    found = place.client.search(body={"query": {"match": {"title": "shoes"}}}, index="orders")
+    assert found["hits"]["hits"][0]["_source"] == row
+    with pytest.raises(UsageError, match="does not fit sink"):
+        place.target.open(Feed("orders.store", "orders", ("id",), COLUMNS | {"total": "STRING"}))
+
+
+def test_a_server_that_is_away_is_said_without_its_password():
+    secret = uuid.uuid4().hex
+    target = OpenSearch(f"http://me:{secret}@127.0.0.1:1")
+
+    with pytest.raises(Away, match=r"http://127\.0\.0\.1:1 does not answer") as caught:
+        target.open(feed())
+    assert secret not in str(caught.value) + repr(target)
+    with pytest.raises(UsageError, match="no index of such a name"):
+        OpenSearch("http://localhost", index="Orders*").check(feed())

@@ -1,0 +1,218 @@
+"""Redis as a store: what every store promises, and that an older value never takes a newer one's place."""
+
+import json
+import random
+import threading
+import uuid
+
+import pytest
+import redis
+
+from databases import RedisProcess
+from headwater.errors import Away, UsageError
+from headwater.sink import Redis
+from headwater.sink.store import Feed, Poison
+from sink.contract import COLUMNS, Contract, batch, change, feed
+from sink.killed import Killed, Story, run
+from sink.killed import feed as killed_feed
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    process = RedisProcess(tmp_path_factory.mktemp("redis") / "data")
+    process.start()
+    yield process
+    process.end()
+
+
+class RedisPlace:
+    """One database of the server, emptied."""
+
+    def __init__(self, server, form="json"):
+        self.url = server.url
+        self.form = form
+        self.target = Redis(server.url, form=form)
+        self.expression = f"hw.sink.Redis({server.url!r}, form={form!r})"
+        self.client = redis.Redis.from_url(server.url, decode_responses=True)
+        self.client.flushdb()
+
+    def rows(self, feed):
+        prefix = f"{feed.topic}:"
+        keys = [key for key in self.client.scan_iter(f"{prefix}*") if "_headwater" not in key]
+        return {key.removeprefix(prefix): self.row(key) for key in keys}
+
+    def row(self, key):
+        if self.form == "json":
+            return json.loads(self.client.get(key))
+        fields = self.client.hgetall(key)
+        return fields | {"total": float(fields["total"])}
+
+
+@pytest.fixture
+def place(server):
+    place = RedisPlace(server)
+    yield place
+    place.client.close()
+
+
+class TestRedis(Contract, Killed):
+    pass
+
+
+class TestRedisHashes(Contract):
+    @pytest.fixture
+    def place(self, server):
+        place = RedisPlace(server, "hash")
+        yield place
+        place.client.close()
+
+    def test_a_hash_has_a_field_for_each_column_and_none_of_the_row_before(self, place, store):
+        store.claim([0])
+        store.apply(batch(change("a", 1, 0)))
+        first = place.client.hgetall("orders:a")
+        versionless = change("a", 2, 1)
+        bare = type(versionless)("a", '{"id":"a","total":2.0,"gone":null}', 0, 1, 0)
+        store.apply(batch(bare))
+
+        assert json.loads(first["items"]) == ["a", 'b"']
+        assert first["at"] == "2026-01-31T10:00:00.000001Z"
+        assert place.client.hgetall("orders:a") == {"id": "a", "total": "2.0"}
+
+    def test_a_value_that_is_no_row_is_named_and_nothing_is_written(self, place, store):
+        store.claim([0])
+        poison = type(change("b", 1, 1))("b", "[1]", 0, 1, 0)
+
+        with pytest.raises(Poison) as caught:
+            store.apply(batch(change("a", 1, 0), poison))
+        assert (caught.value.partition, caught.value.offset) == (0, 1)
+        assert place.rows(feed()) == {}
+
+
+def versioned(key, total, offset, version):
+    row = change(key, total, offset)
+    return type(row)(key, row.value, row.partition, offset, row.timestamp_ms, version)
+
+
+def test_a_row_whose_version_is_not_greater_is_passed_over(place):
+    store = place.target.open(feed())
+    store.claim([0])
+    store.apply(batch(versioned("a", 31, 0, 31)))
+    store.apply(batch(*(versioned("a", n, n, n) for n in range(1, 32))))
+    assert place.rows(feed())["a"]["total"] == 31
+    store.apply(batch(versioned("a", 32, 32, 32)))
+    assert place.rows(feed())["a"]["total"] == 32
+
+    store.apply(batch(change("a", None, 33), versioned("a", 1, 34, 1)))
+    assert place.rows(feed())["a"]["total"] == 1
+    assert dict(store.claim([0])) == {0: 35}
+    store.close()
+
+
+def test_readers_never_see_a_value_go_back_while_two_holders_fight_for_it(place):
+    story = Story(3, 400)
+    stop, backward = threading.Event(), []
+    keys = [f"orders:0-{n}" for n in range(20)]
+
+    def read():
+        client = redis.Redis.from_url(place.url)
+        seen = {}
+        while not stop.is_set():
+            for key, value in zip(keys, client.mget(keys), strict=True):
+                total = json.loads(value)["total"] if value else -1
+                if value and total < seen.get(key, -1):
+                    backward.append((key, seen[key], total))
+                seen[key] = max(total, seen.get(key, -1))
+        client.close()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    source = random.Random(3)
+    changes = story.changes(0)
+    holders = [place.target.open(killed_feed()) for _ in range(2)]
+    at = [0, 0]
+    try:
+        while max(at) < 400:
+            one = source.randrange(2)
+            if source.random() < 0.3 or not at[one]:
+                at[one] = holders[one].claim([0]).get(0, 0)
+            part = changes[at[one] : at[one] + source.randrange(1, 9)]
+            try:
+                if part:
+                    holders[one].apply(batch(*part))
+                    at[one] += len(part)
+            except Exception:  # noqa: BLE001  superseded: the other goes on
+                at[one] = 0
+    finally:
+        stop.set()
+        reader.join()
+        for holder in holders:
+            holder.close()
+
+    assert backward == []
+
+
+@pytest.fixture
+def own_server(tmp_path):
+    """One that a test may kill."""
+    process = RedisProcess(tmp_path / "redis")
+    process.start()
+    yield process
+    process.end()
+
+
+def test_redis_killed_while_it_is_written_to_loses_nothing_that_it_has_confirmed(own_server):
+    server = own_server
+    place = RedisPlace(server)
+    story = Story(5, 3_000)
+    source = random.Random(5)
+
+    def count():
+        nonlocal left
+        left -= 1
+        if not left:
+            timer.start()
+
+    for _ in range(3):
+        left = source.randrange(3, 12)
+        timer = threading.Timer(source.random() * 0.01, server.end)
+        with pytest.raises(Away):
+            run(place.target, story, count, largest=20)
+        timer.join()
+        server.start()
+    run(place.target, story).close()
+
+    assert {key: row["total"] for key, row in place.rows(killed_feed()).items()} == story.ending()
+    place.client.close()
+
+
+def test_a_reset_that_was_interrupted_is_finished_by_the_next_claim(place):
+    store = place.target.open(feed())
+    store.claim([0])
+    store.apply(batch(change("a", 1, 0)))
+    store._client.unlink = None  # the process ends here
+    with pytest.raises(TypeError):
+        store.reset()
+    again = place.target.open(feed())
+
+    assert dict(again.claim([0])) == {}
+    assert place.rows(feed()) == {}
+    again.close()
+    store.close()
+
+
+def test_what_cannot_be_is_said_before_anything_starts(place):
+    with pytest.raises(UsageError, match="give the view a key"):
+        place.target.check(Feed("s", "clicks", (), COLUMNS, append=True))
+    with pytest.raises(UsageError, match="no address of a Redis"):
+        Redis("http://localhost").open(feed())
+    with pytest.raises(UsageError, match="'json' or 'hash'"):
+        Redis("redis://localhost", form="xml")
+
+
+def test_a_server_that_is_away_is_said_without_its_password():
+    secret = uuid.uuid4().hex
+    target = Redis(f"redis://me:{secret}@127.0.0.1:1/0")
+
+    with pytest.raises(Away, match=r"redis://127\.0\.0\.1:1/0 does not answer") as caught:
+        target.open(feed())
+    assert secret not in str(caught.value) + repr(target)

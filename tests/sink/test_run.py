@@ -1,0 +1,207 @@
+"""Sinks of an application: from the declaration to the table, with the commands that look after them."""
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import uuid
+from datetime import datetime
+
+import msgspec
+import psycopg
+import pytest
+
+import headwater as hw
+from headwater.client import Client
+from headwater.config import Settings
+from headwater.errors import UsageError
+from headwater.graph import Sink
+from headwater.node import Node
+from headwater.result import Result
+from headwater.sink import Postgres, Sqlite, source
+from headwater.sink.loop import Loop
+from headwater.sink.run import Sinks
+from headwater.sink.status import Standing, standings
+from headwater.sink.store import Feed
+from servers import wait_until
+from sink.proxy import Proxy
+
+APP = """
+from datetime import datetime
+import headwater as hw
+app = hw.App("shop")
+class Order(hw.Event):
+    id: str
+    n: int
+    at: datetime
+app.stream("orders", Order, key="id", time="at", topic="{topic}")
+app.table("products", Order, key="id", topic="{topic}-products")
+app.sink("orders", hw.sink.Sqlite("{folder}/orders.db", table="orders"), name="{topic}.file")
+app.sink("orders", hw.sink.Sqlite("{folder}/none.db", table="orders"), name="{topic}.second")
+app.sink("products", hw.sink.Sqlite("{folder}/none.db", table="products", columns={{"id": "NOTHING"}}), name="{topic}.bad")
+"""
+
+
+class Order(hw.Event):
+    id: str
+    n: int
+    at: datetime
+
+
+def declared(**options) -> hw.App:
+    app = hw.App("shop")
+    app.stream("orders", Order, key="id", time="at")
+    app.table("products", Order, key="id")
+    app.sql("totals", "SELECT id, sum(n) AS n FROM orders GROUP BY id", key="id", **options)
+    return app
+
+
+def test_columns_come_from_the_type_or_from_the_newest_result(log):
+    app = declared()
+    view = log.name("totals")
+    app.sql(view, "SELECT id, sum(n) AS n FROM orders GROUP BY id", key="id")
+    for name in ("orders", "products", view):
+        app.sink(name, Sqlite("x.db"))
+    graph, client = app.graph(), Client(log.log)
+    feeds = {sink.source: source.feed(graph, sink, client) for sink in graph.sinks.values()}
+    assert feeds["orders"].append
+    assert not feeds["products"].append
+    assert dict(feeds["products"].columns) == {"id": "STRING", "n": "BIGINT", "at": "TIMESTAMP"}
+    assert feeds[view] is None
+
+    log.create(f"{view}.progress", partitions=1, policy="delete")
+    result = Result(run="r", batch=0, inputs={}, partitions=2, columns={"id": "STRING", "n": "BIGINT"})
+    log.producer.produce(f"{view}.progress", value=msgspec.json.encode(result))
+    log.producer.flush(10)
+    found = source.feed(graph, graph.sinks[f"{view}.sqlite"], client)
+    assert found == Feed(f"{view}.sqlite", view, ("id",), {"id": "STRING", "n": "BIGINT"})
+    client.close()
+
+
+def test_a_real_time_view_must_be_told_its_columns():
+    app = declared(latency="realtime")
+    app.sink("totals", Sqlite("x.db"))
+    graph = app.graph()
+    with pytest.raises(UsageError, match="does not say its columns"):
+        source.check(graph, graph.sinks["totals.sqlite"])
+
+    told = Sink("s", "totals", Sqlite("x.db", columns={"id": "STRING", "n": "BIGINT"}))
+    source.check(graph, told)
+    assert source.feed(graph, told, None).versioned
+    assert "totals.sqlite  sink · totals ─► sqlite" in graph.text()
+
+
+@pytest.fixture
+def application(log, tmp_path):
+    topic = log.name("orders")
+    file = tmp_path / "app.py"
+    file.write_text(APP.format(topic=topic, folder=tmp_path))
+    settings = {"HEADWATER_LOG": f"kafka://{log.log}", "HEADWATER_STORE": f"sqlite:{tmp_path}/views"}
+    return topic, file, os.environ | settings | {"COLUMNS": "200"}
+
+
+def order(key: str, n: int) -> dict:
+    return {"id": key, "n": n, "at": "2026-01-31T10:00:00.000000Z"}
+
+
+def headwater(environ: dict, *arguments: object) -> str:
+    command = [sys.executable, "-m", "headwater", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environ).stdout
+
+
+def stored(path) -> list:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        try:
+            return connection.execute("SELECT id, n FROM orders ORDER BY _partition, _offset").fetchall()
+        except sqlite3.OperationalError:
+            return []
+
+
+def test_the_commands_run_show_and_pause_sinks(log, application, tmp_path):
+    topic, file, environ = application
+    log.create(topic, partitions=1, policy="delete")
+    log.create(f"{topic}-products", partitions=1)
+    log.put(topic, {"a": order("a", 1), "b": order("b", 2), "c": b"[]"})
+    with (tmp_path / "log").open("wb") as out:
+        command = [sys.executable, "-m", "headwater", "sink", "run", str(file)]
+        running = subprocess.Popen(command, stdout=out, stderr=out, env=environ)
+    try:
+        wait_until(lambda: stored(tmp_path / "orders.db") == [("a", 1), ("b", 2)], 30, "the rows")
+        wait_until(lambda: stored(tmp_path / "none.db") == [("a", 1), ("b", 2)], 30, "the second sink's")
+        assert "bad cannot run: sink" in (tmp_path / "log").read_text()
+
+        graph = hw.App.load(str(file)).graph()
+
+        def standing() -> Standing:
+            return next(each for each in standings(log.log, graph) if each.sink == f"{topic}.file")
+
+        wait_until(lambda: standing().position == 3, 20, "the position")
+        assert (standing().lag, standing().dead) == (0, 1)
+        assert standing().holder.endswith(f":{running.pid}")
+        headwater(environ, "sink", "pause", f"{topic}.file")
+        shown = headwater(environ, "sink", "status", file).splitlines()
+        line = next(each.split() for each in shown if each.startswith(f"{topic}.file"))
+        assert line[1:] == ["0", "3", "0", "1", "paused"]
+        headwater(environ, "sink", "resume", f"{topic}.file")
+    finally:
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 0
+
+
+def test_the_node_runs_the_sinks_of_its_application(log, application, tmp_path):
+    topic, file, _ = application
+    log.create(topic, partitions=1, policy="delete")
+    log.put(topic, {"a": order("a", 1)})
+    settings = Settings(log=f"kafka://{log.log}", store=f"sqlite:{tmp_path}/views", console_port=0)
+    with Node(settings, file, hw.App.load(str(file)).graph()) as node:
+        node.supervisor.start(node._sinks())
+        wait_until(lambda: stored(tmp_path / "orders.db") == [("a", 1)], 30, "the row")
+        node.supervisor.check()
+    assert (tmp_path / "logs" / "sinks.log").exists()
+
+
+def test_a_sink_without_any_that_can_run_ends_with_the_reason(log, application, tmp_path):
+    topic, file, _ = application
+    graph = hw.App.load(str(file)).graph()
+    with pytest.raises(UsageError, match="type that no table has"):
+        Sinks(log.log, graph, tmp_path, [f"{topic}.bad"]).run(threading.Event())
+    with pytest.raises(UsageError, match="has no sink 'nothing'"):
+        Sinks(log.log, graph, tmp_path, ["nothing"])
+
+
+def test_a_cut_between_sink_and_database_is_ridden_through(log, postgres):
+    schema, topic = f"s{uuid.uuid4().hex[:8]}", log.create(partitions=2)
+    proxy = Proxy(postgres.port)
+    proxy.join()
+    url = postgres.url.replace(str(postgres.port), str(proxy.port))
+    feed = Feed(f"{topic}.out", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
+    loop = Loop(log.log, feed.sink, topic, Postgres(url, schema=schema), lambda: feed)
+    thread = threading.Thread(target=loop.run, daemon=True)
+    thread.start()
+
+    def rows() -> dict:
+        with psycopg.connect(postgres.url) as connection:
+            try:
+                return dict(connection.execute(f'SELECT id, n FROM {schema}."{topic}"').fetchall())
+            except psycopg.errors.UndefinedTable:
+                return {}
+
+    expected = {}
+    for part in range(3):
+        new = {f"k{n}": part * 1000 + n for n in range(200)}
+        expected.update(new)
+        log.put(topic, {key: {"id": key, "n": n} for key, n in new.items()})
+        wait_until(lambda: rows() == expected, 30, "the rows")
+        proxy.cut()
+        log.put(topic, {f"cut{part}": {"id": f"cut{part}", "n": part}})
+        expected[f"cut{part}"] = part
+        wait_until(lambda: loop._patience.waiting, 20, "that the cut is noticed")
+        proxy.join()
+    wait_until(lambda: rows() == expected, 30, "the rows")
+    loop.stop()
+    thread.join(10)
+    proxy.cut()
+    assert loop._patience.waits >= 3

@@ -1,0 +1,189 @@
+"""The embedded search index: what every store promises, and that rows are found by words, numbers and times."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from headwater.change import Change
+from headwater.errors import Away, UsageError
+from headwater.sink import Tantivy
+from headwater.sink import search as module
+from headwater.sink.search import search
+from headwater.sink.store import Batch, Feed, Poison
+from sink.contract import COLUMNS, Contract, batch, change, feed
+from sink.killed import Killed
+
+ARTICLES = {
+    "id": "BIGINT",
+    "title": "STRING",
+    "tags": "ARRAY<STRING>",
+    "price": "DECIMAL(38,9)",
+    "at": "TIMESTAMP",
+    "sold": "BOOLEAN",
+    "maker": "STRUCT<`name`: STRING, `since`: INT>",
+    "photo": "BINARY",
+}
+
+
+class TantivyPlace:
+    def __init__(self, folder):
+        self.folder = folder
+        self.target = Tantivy(folder)
+        self.expression = f"hw.sink.Tantivy({str(folder)!r})"
+
+    def rows(self, feed):
+        return {row["id"]: row for row in search(self.folder / feed.topic, "*", 10_000)}
+
+
+@pytest.fixture
+def place(tmp_path):
+    return TantivyPlace(tmp_path / "search")
+
+
+class TestTantivy(Contract, Killed):
+    longest_s = 0.1
+
+
+def articles(**more):
+    return Feed("articles.search", "articles", ("id",), ARTICLES | more)
+
+
+def article(number, title, offset, **more):
+    row = {
+        "id": number,
+        "title": title,
+        "tags": ["new"],
+        "price": "9.90",
+        "at": "2026-01-31T10:00:00.000001Z",
+    }
+    return Change(str(number), json.dumps(row | more), 0, offset, 0)
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    target = Tantivy(tmp_path, text=["title"])
+    store = target.open(articles())
+    store.claim([0])
+    store.apply(
+        batch(
+            article(1, "Red running shoes", 0, price="20.00", sold=True),
+            article(2, "Blue walking shoes", 1, maker={"name": "Acme", "since": 1949}),
+            article(3, "Red hat", 2, at="2027-06-01T00:00:00.000000Z", tags=["old", "wool"]),
+        )
+    )
+    return tmp_path / "articles", store, target
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("shoes", {1, 2}),
+        ("RED AND shoes", {1}),
+        ('"running shoes"', {1}),
+        ("title:red -hat", {1}),
+        ("price:[15 TO 25]", {1}),
+        ("tags:wool", {3}),
+        ("sold:true", {1}),
+        ("maker.name:Acme", {2}),
+        ("at:[2027-01-01T00:00:00Z TO 2028-01-01T00:00:00Z]", {3}),
+        ("id:2", {2}),
+        ("*", {1, 2, 3}),
+        ("* -shoes", {3}),
+    ],
+)
+def test_rows_are_found_by_words_numbers_and_times(shelf, query, found):
+    assert {row["id"] for row in search(shelf[0], query)} == found
+
+
+def test_a_row_comes_back_as_it_is_in_the_log(shelf):
+    (row,) = search(shelf[0], "hat", 1)
+    assert row == {
+        "id": 3,
+        "title": "Red hat",
+        "tags": ["old", "wool"],
+        "price": "9.90",
+        "at": "2027-06-01T00:00:00.000000Z",
+    }
+    with pytest.raises(UsageError, match="cannot be read"):
+        search(shelf[0], "nosuchcolumn:1")
+    with pytest.raises(UsageError, match="holds no index"):
+        search(shelf[0].parent, "x")
+
+
+def test_a_column_more_keeps_rows_and_offsets(shelf):
+    folder, store, target = shelf
+    store.close()
+    wider = target.open(articles(rating="INT"))
+
+    assert dict(wider.claim([0])) == {0: 3}
+    wider.apply(batch(article(4, "Green shoes", 3, rating=5)))
+    assert {row["id"] for row in search(folder, "shoes")} == {1, 2, 4}
+    assert [row["id"] for row in search(folder, "rating:5")] == [4]
+
+
+def test_a_value_that_does_not_fit_is_named_and_nothing_is_written(shelf):
+    folder, store, _ = shelf
+    with pytest.raises(Poison, match="does not fit") as caught:
+        store.apply(batch(article(5, "Fine", 3), article(6, 17, 4)))
+
+    assert (caught.value.partition, caught.value.offset) == (0, 4)
+    assert search(folder, "fine") == []
+
+
+def test_records_that_are_rows_of_their_own_are_all_kept(tmp_path):
+    store = Tantivy(tmp_path).open(Feed("clicks.search", "clicks", (), COLUMNS, append=True))
+    store.claim([0])
+    store.apply(batch(change("a", 1, 0), change("a", 2, 1)))
+
+    assert sorted(row["total"] for row in search(tmp_path / "clicks", "*")) == [1, 2]
+
+
+def test_a_row_whose_version_is_not_greater_is_passed_over(tmp_path):
+    store = Tantivy(tmp_path).open(feed())
+    store.claim([0])
+
+    def put(*rows):
+        made = [Change("a", json.dumps({"id": "a", "total": t}), 0, o, 0, v) for t, o, v in rows]
+        store.apply(Batch(made, {0: made[-1].offset + 1}))
+        (row,) = search(tmp_path / "orders", "*")
+        return row["total"]
+
+    assert put((31, 0, 31)) == 31
+    assert put(*((n, n, n) for n in range(1, 32))) == 31
+    assert put((32, 40, 32)) == 32
+
+
+def test_a_folder_that_somebody_holds_is_said_with_the_process_that_does(place, monkeypatch):
+    monkeypatch.setattr(module, "LOCK_S", 0.2)
+    store = place.target.open(feed())
+    store.claim([0])
+    code = "import fcntl,sys,os,time; f=open(sys.argv[1],'a+'); fcntl.flock(f,2); f.truncate(0); f.write(str(os.getpid())); f.flush(); print(1,flush=True); time.sleep(60)"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(place.folder / "orders" / "lock")], stdout=subprocess.PIPE
+    )
+    holder.stdout.readline()
+    try:
+        with pytest.raises(Away, match=f"process {holder.pid}"):
+            store.apply(batch(change("a", 1, 0)))
+    finally:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+        holder.stdout.close()
+    store.apply(batch(change("a", 1, 0)))
+    assert place.rows(feed())["a"]["total"] == 1
+
+
+def test_what_cannot_be_is_said_before_anything_starts(tmp_path):
+    with pytest.raises(UsageError, match="no such column; got subject"):
+        Tantivy(tmp_path, text=["subject"]).check(articles())
+    with pytest.raises(UsageError, match="is no text"):
+        Tantivy(tmp_path, text=["price"]).check(articles())
+    with pytest.raises(UsageError, match="no form in this store; got INTERVAL DAY"):
+        Tantivy(tmp_path).check(articles(pause="INTERVAL DAY"))
+    Tantivy(tmp_path).open(feed()).close()
+    with pytest.raises(UsageError, match=r"is kept by sink orders\.store"):
+        Tantivy(tmp_path).open(feed("another"))
