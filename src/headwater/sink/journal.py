@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from headwater.access import Log
@@ -23,6 +23,7 @@ from headwater.client import READING, Client, acquaint, admin, consumer, produce
 from headwater.errors import Away, HeadwaterError, MachineError
 from headwater.sink.effect import Entry
 from headwater.sink.store import Superseded
+from headwater.sink.topics import ask, known_as
 
 __all__ = ["Journal", "Mark", "Page", "Record"]
 
@@ -51,7 +52,6 @@ KEPT = {"cleanup.policy": "delete", "retention.ms": "-1"}
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
 NEW = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "LEADER_NOT_AVAILABLE", "_TRANSPORT"}
 """What a reader is told while a topic is being made; it goes on by itself."""
-NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -223,15 +223,14 @@ class Journal:
 
     def origin(self) -> str:
         """The id of the source topic; empty where it does not exist or the log has none."""
-        asked = admin(self._log)
-        answers = asked.describe_topics(TopicCollection([self._source]), request_timeout=REQUEST_SECONDS)
         try:
-            found = str(answers[self._source].result(REQUEST_SECONDS).topic_id)
+            return known_as(ask(admin(self._log), [self._source])[self._source].result(REQUEST_SECONDS))
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return ""
             raise Away(f"log {self._log} does not answer", got=error.args[0].str()) from error
-        return "" if found == NO_ID else found
+        except TimeoutError as error:
+            raise Away(f"log {self._log} does not answer", got=str(error)) from error
 
     def ends(self) -> Mapping[int, int]:
         """The offset behind the last record of each partition of the source."""

@@ -1,17 +1,20 @@
 """TopicWatch: which of the wanted topics exist, under which id and with how many partitions."""
 
+import atexit
+import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
 
 from headwater.access import Log
 from headwater.client import admin
 from headwater.clock import Clock
 
-__all__ = ["Topic", "TopicWatch"]
+__all__ = ["Topic", "TopicWatch", "ask", "known_as"]
 
 MISSING_SECONDS = 0.5
 """Between two looks while a topic is missing: a new application is creating it right now."""
@@ -20,6 +23,37 @@ STEADY_SECONDS = 5.0
 REQUEST_SECONDS = 10.0
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The zero id, from a broker that knows no topic ids."""
+EXIT_SECONDS = 1.0
+
+_lock = threading.Lock()
+_asked: list[tuple[AdminClient, list[Future[Any]]]] = []
+"""Clients that an answer may still be on its way to."""
+
+
+def ask(client: AdminClient, topics: Sequence[str]) -> dict[str, Future[Any]]:
+    """Asks for topics, and keeps the client until they have answered, whoever lets go of it.
+
+    librdkafka 2.16 reads through a null pointer when the answer meets a client that is being closed, and the process is gone.
+    """
+    answers: dict[str, Future[Any]] = client.describe_topics(
+        TopicCollection(list(topics)), request_timeout=REQUEST_SECONDS
+    )
+    with _lock:
+        _asked[:] = [each for each in _asked if not all(answer.done() for answer in each[1])]
+        _asked.append((client, list(answers.values())))
+    return answers
+
+
+@atexit.register
+def _wait_for_answers() -> None:
+    with _lock:
+        wait([answer for _, answers in _asked for answer in answers], EXIT_SECONDS)
+
+
+def known_as(description: Any) -> str:
+    """The id in a topic's description; empty where the log has none."""
+    found = str(description.topic_id)
+    return "" if found == NO_ID else found
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -48,9 +82,7 @@ class TopicWatch:
         if self._asked and all(future.done() for future in self._asked.values()):
             return self._answer()
         if not self._asked and self._topics and self._clock.monotonic() >= self._due:
-            self._asked = self._admin.describe_topics(
-                TopicCollection(self._topics), request_timeout=REQUEST_SECONDS
-            )
+            self._asked = ask(self._admin, self._topics)
         return {}
 
     def hurry(self) -> None:
@@ -67,8 +99,7 @@ class TopicWatch:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     found[name] = None
                 continue
-            topic_id = str(description.topic_id)
-            found[name] = Topic("" if topic_id == NO_ID else topic_id, len(description.partitions))
+            found[name] = Topic(known_as(description), len(description.partitions))
         self._asked = {}
         self.complete = all(found.get(topic) for topic in self._topics)
         self._due = self._clock.monotonic() + (STEADY_SECONDS if self.complete else MISSING_SECONDS)
