@@ -215,11 +215,23 @@ def graph(
     typer.echo(drawn.text(steps(loaded, drawn, load())))
 
 
-@cli.command(epilog=examples("headwater doctor", "HEADWATER_CONSOLE_PORT=9000 headwater doctor"))
-def doctor() -> None:
+@cli.command(epilog=examples("headwater doctor", "headwater doctor --prepare"))
+def doctor(
+    *,
+    prepare: Annotated[
+        bool,
+        typer.Option("--prepare", help="First fetch the jars, and keep Spark's classes for faster starts."),
+    ] = False,
+) -> None:
     """Whether this machine has what Headwater needs, and what to do about what it lacks."""
     from headwater.operate.doctor import report
 
+    if prepare:
+        from headwater.operate import classes
+        from headwater.pipeline import jars
+
+        jars.ensure(progress=typer.echo)
+        typer.echo(f"Spark's classes are in {classes.keep()}")
     raise typer.Exit(report())
 
 

@@ -20,10 +20,11 @@ INSTALL = (
 
 
 class Java(msgspec.Struct, frozen=True):
-    """A Java program and its major version."""
+    """A Java program, its major version and all that it says of itself."""
 
     path: str
     version: int
+    about: str
 
 
 def find() -> Java | None:
@@ -38,8 +39,9 @@ def find() -> Java | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
-    return Java(path, int(found[1])) if found else None
+    about = answer.stderr + answer.stdout
+    found = re.search(r'version "(?:1\.)?(\d+)', about)
+    return Java(path, int(found[1]), about) if found else None
 
 
 def require() -> Java:

@@ -3,8 +3,6 @@
 A start of Spark takes ten seconds and more. A **standby** has done it already, has touched nothing of the view, and waits for its turn.
 """
 
-import functools
-import hashlib
 import os
 import signal
 import subprocess
@@ -18,9 +16,9 @@ from pathlib import Path
 import pyspark
 
 from ordershop import Shop
-from servers import CACHE, BrokerProcess, KafkaProcess, wait_until
+from servers import BrokerProcess, KafkaProcess, wait_until
 
-__all__ = ["Driver", "archive", "driving", "own_shop", "spark_home"]
+__all__ = ["Driver", "driving", "own_shop", "spark_home"]
 
 DRIVER = """
     import sys
@@ -34,25 +32,9 @@ DRIVER = """
         sys.argv = ["headwater", "run", sys.argv[1]]
         main()
 """
-TRAINING = """
-    import sys
-    import headwater as hw
-    from headwater.config import load
-    from headwater.pipeline import session
-    from headwater.pipeline.runner import Runner
-
-    app, settings = hw.App.load(sys.argv[1]), load()
-    Runner(app, settings).once()
-    spark = session.start(settings)
-    java = spark.sparkContext._gateway.proc
-    spark.stop()
-    java.stdin.close()
-    java.wait()
-"""
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 """A driver that lives for seconds gains nothing from the better compiler, nor from compiling its queries."""
 END_S = 30
-TRAINING_S = 300
 
 
 @dataclass(frozen=True)
@@ -80,36 +62,13 @@ class Driver:
         self._launched = 0
         self._environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
-            "JAVA_TOOL_OPTIONS": f"{JAVA} -XX:SharedArchiveFile={archive()}" if archive().exists() else JAVA,
+            "JAVA_TOOL_OPTIONS": JAVA,
             **shop.settings.environ(),
             "CRASH_FILE": str(self.crash_file),
             **environ,
         }
         self.process: subprocess.Popen[bytes] | None = None
         self._standby: subprocess.Popen[bytes] | None = None
-
-    def train(self) -> None:
-        """Takes what there is once and keeps the classes that Spark needs for it as the JVM has them in memory, for all later starts."""
-        if archive().exists():
-            return
-        fresh = archive().with_suffix(f".{os.getpid()}")
-        fresh.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-c", textwrap.dedent(TRAINING), str(self.app)]
-        environment = {
-            name: value for name, value in self._environment.items() if name != "JAVA_TOOL_OPTIONS"
-        }
-        environment["SPARK_SUBMIT_OPTS"] = f"{JAVA} -XX:ArchiveClassesAtExit={fresh}"
-        with self.log.open("ab") as log:
-            subprocess.run(
-                command,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                timeout=TRAINING_S,
-                check=True,
-                start_new_session=True,
-            )
-        fresh.rename(archive())
 
     def keep(self) -> None:
         """Starts it, or starts it again when it has ended."""
@@ -178,14 +137,6 @@ class Driver:
                 env=self._environment | master,
                 start_new_session=True,
             )
-
-
-@functools.cache
-def archive() -> Path:
-    """Where the classes are kept, for one version of Java, of Spark and of its place."""
-    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
-    about = f"{java} {pyspark.__version__} {pyspark.__file__}"
-    return CACHE / f"spark-{hashlib.sha256(about.encode()).hexdigest()[:12]}.jsa"
 
 
 def _session(leader: int) -> list[Process]:

@@ -73,9 +73,6 @@ def test_every_batch_happens_once_whatever_is_killed(kind, seed, shop, log, tmp_
     with driving(shop, tmp_path, load.app, masters, **environ) as driver:
         life = Life(seed, load, driver, log)
         try:
-            if len(SEEDS) > 1:  # pays for itself after a few starts
-                life.send()
-                driver.train()
             life.run(FEW if kind == "joins" and not KIND else plans(seed, others))
             driver.kill()
             found = load.faults()

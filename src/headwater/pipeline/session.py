@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from headwater import java
 from headwater.config import Settings
 from headwater.errors import MachineError, UsageError
-from headwater.pipeline import jars
+from headwater.pipeline import classes, jars
 
 __all__ = ["copies", "data", "master", "start"]
 
@@ -92,14 +92,14 @@ def start(
     running = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001
     if running is not None:
         return running
-    java.require()
+    found = java.require()
     folder = folder or data(settings)
     folder.mkdir(parents=True, exist_ok=True)
     _environment(import_folder)
     # A query that fails or stops is reported by the runner; these would print stack traces beside it.
     for name in ("py4j.clientserver", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    conf = _conf(settings, folder, master(settings, slots))
+    conf = _conf(settings, folder, master(settings, slots), classes.options(found))
     out = folder / "spark.out"
     try:
         with out.open("wb") as file:
@@ -113,7 +113,7 @@ def start(
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
-def _conf(settings: Settings, folder: Path, spark_master: str) -> SparkConf:
+def _conf(settings: Settings, folder: Path, spark_master: str, java_options: list[str]) -> SparkConf:
     conf = SparkConf(loadDefaults=False)
     conf.setAppName("headwater").setMaster(spark_master)
     for key, value in FIXED.items():
@@ -122,6 +122,7 @@ def _conf(settings: Settings, folder: Path, spark_master: str) -> SparkConf:
         f"-Dlog4j2.configurationFile={LOG4J.as_uri()}",
         f"-Dheadwater.log={folder / 'spark.log'}",
         "-Duser.timezone=UTC",
+        *java_options,
     ]
     conf.set("spark.driver.extraJavaOptions", " ".join(options))
     conf.set("spark.driver.memory", settings.spark_memory)

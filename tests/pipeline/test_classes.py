@@ -1,0 +1,53 @@
+"""Spark's classes, kept for faster starts."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from headwater import java
+from headwater.operate.classes import keep
+from headwater.pipeline import classes
+
+SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+
+
+def submitted(*options: str) -> subprocess.CompletedProcess[str]:
+    """Spark's own start with these options for its JVM; it only says its version."""
+    environ = os.environ | {"SPARK_SUBMIT_OPTS": " ".join(options), "SPARK_HOME": str(SUBMIT.parents[1])}
+    return subprocess.run(
+        [SUBMIT, "--version"], env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture
+def options() -> list[str]:
+    keep()
+    return classes.options(java.require())
+
+
+def test_without_kept_classes_nothing_is_asked_of_the_jvm(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert classes.options(java.require()) == []
+
+
+def test_a_jvm_takes_sparks_classes_from_the_file(tmp_path, options):
+    log = tmp_path / "classes"
+    assert submitted(*options, f"-Xlog:class+load:file={log}").returncode == 0
+    loaded = next(
+        line for line in log.read_text().splitlines() if " org.apache.spark.deploy.SparkSubmit " in line
+    )
+    assert loaded.endswith("shared objects file (top)")
+
+
+def test_a_file_that_was_cut_off_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = java.require()
+    path = classes.place(found, 1000)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(1000))
+    assert classes.find(found) == path
+    path.write_bytes(bytes(999))
+    assert classes.options(found) == []
