@@ -103,7 +103,8 @@ def records(spark: SparkSession, log: Log, spec: Stream, graph: Graph, *, realti
         reader = reader.options(**COMMITTED)
     place = [PARTITION, OFFSET] if spec.time and not spec.table else []
     parsed = _parsed(reader.load(), spec, [*_kept(spec), *place])
-    return parsed.observe(f"{INVALID} {spec.name}", F.count_if(~F.col(VALID)).alias("records")).where(VALID)
+    counts = F.count_if(~F.col(VALID)).alias("records"), F.count_if(VALID).alias("valid")
+    return parsed.observe(f"{INVALID} {spec.name}", *counts).where(VALID)
 
 
 def ticks(spark: SparkSession, log: Log, view: str) -> DataFrame:
