@@ -333,7 +333,7 @@ def ledger(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     log: Bootstrap = None,
 ) -> None:
-    """What has become of every record, for each topic and consumer; ends with 9 when an account does not add up."""
+    """What has become of every record, for each topic and consumer; ends with 1 when an account does not add up."""
     from headwater.operate.ledger import TERMS, Unbalanced, accounts
 
     found = accounts(_access(log), names or ())

@@ -6,7 +6,8 @@
     waiting, aborted           batch headers behind the consumer's position; transactions by their markers
     expired, compacted         offsets in front of the log's start that the consumer had not passed; offsets that no batch has any more
     dead                       letters of the sink in ``<topic>.dead`` that stand before its position, each place once
-    late, invalid, duplicate   what the view's batches have counted (``Result.taken``)
+    late, invalid              what the view's batches have counted (``Result.taken``)
+    duplicate                  nothing yet: rows that a view leaves out as duplicates were read, and are processed
     shed                       records of ``<topic>.shed``
     processed                  what the consumer itself has counted, since it counts; what it has passed before, by its position
 
@@ -54,8 +55,6 @@ NOBODY = "-"
 class Unbalanced(HeadwaterError):  # noqa: N818  the word for such an account
     """Records of a topic are missing from the account of a consumer, or are in it twice."""
 
-    exit_code = 9
-
 
 class Tally(msgspec.Struct, frozen=True):
     """What a consumer has counted itself, from some offsets on up to its position."""
@@ -65,7 +64,6 @@ class Tally(msgspec.Struct, frozen=True):
     processed: int
     late: int = 0
     invalid: int = 0
-    duplicate: int = 0
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -166,7 +164,7 @@ def account(reading: Reading, partitions: Mapping[int, Census], shed: int = 0) -
         sums["dead"] += len(letters)
         sums["beyond"] += max(at - census.end, 0)
     for each in tallies:
-        sums.update(processed=each.processed, late=each.late, invalid=each.invalid, duplicate=each.duplicate)
+        sums.update(processed=each.processed, late=each.late, invalid=each.invalid)
     sums["produced"] += sums["expired"] + sums["compacted"] + shed
     return Account(reading.topic, reading.consumer, shed=shed, **sums)
 
