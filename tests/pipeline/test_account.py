@@ -1,14 +1,16 @@
 """The account of views that really run: what their batches have counted is what the headers of the log say."""
 
+import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 import headwater as hw
-from headwater.client import Client
+from headwater.client import Client, producer
 from headwater.operate.ledger import TERMS, check
 from headwater.pipeline.runner import Runner
 from headwater.result import results
+from headwater.schema import encode
 from ordershop import Order, Shop
 from servers import both_logs
 
@@ -64,3 +66,22 @@ def test_every_record_that_a_view_has_read_is_in_one_term_of_its_account(shop):
     assert terms["below"] == nothing | {"produced": 7, "processed": 7}
     newest = results(Client(shop.log), shop.name("by_time"))[-1].taken[shop.name("orders")]
     assert (newest.processed, newest.late, newest.invalid, newest.since) == (5, 2, 3, {})
+
+
+def test_records_of_an_aborted_transaction_reach_no_view(shop):
+    shop.make("orders")
+    shop.send([order(1, 0), order(2, 1)])
+    made = producer(shop.log, **{"transactional.id": uuid.uuid4().hex, "message.timeout.ms": 30_000})
+    made.init_transactions(30)
+    for n, end in ((3, made.abort_transaction), (4, made.commit_transaction)):
+        made.begin_transaction()
+        made.produce(shop.name("orders"), encode(order(n, 2)), "1")
+        assert made.flush(30) == 0
+        end(30)
+    declared, view = shop.app(), shop.name("by_order")
+    declared.sql(view, "SELECT order_id FROM orders", key="order_id")
+    Runner(declared, shop.settings).once()
+
+    (found,) = check(shop.log, [view])
+    assert (found.produced, found.processed, found.aborted) == (4, 3, 1)
+    assert sorted(shop.table(view)) == ["1", "2", "4"]

@@ -124,8 +124,8 @@ def accounts(log: Log, names: Collection[str] = ()) -> list[Account]:
         found = [each for each in found if each.topic in known]
         _refuse_unknown(names, known, found)
         chosen = [each for each in found if not names or {each.topic, each.consumer} & set(names)]
-        read = {each.topic for each in chosen}
-        chosen += [Reading(name, NOBODY, {}) for name in names if name in known and name not in read]
+        shown = {name for each in chosen for name in (each.topic, each.consumer)}
+        chosen += [Reading(name, NOBODY, {}) for name in names if name not in shown]
         topics = {each.topic for each in chosen}
         counted = {name: _census(client, batches, name) for name in sorted(topics)}
         shed = {name: _shed(client, batches, name) for name in topics if f"{name}{SHED}" in known}
