@@ -190,6 +190,20 @@ def test_what_the_log_removed_is_expired_for_who_had_not_read_it(written):
 
 
 @both_logs
+def test_a_view_is_held_against_the_log_from_the_oldest_result_on_that_it_still_covers(written):
+    written.put(10)
+    written.result(4, Taken(3, 1, 0))
+    written.result(10, Taken(8, 1, 1))
+    places = [TopicPartition(written.topic, 0, 4)]
+    written.admin.delete_records(places)[places[0]].result(20)
+
+    assert written.terms(written.view) == {"produced": 6, "processed": 5, "invalid": 1}
+
+    written.result(10, Taken(9, 1, 1))
+    assert written.faults() == [f"{written.view}: 1 records more than the 6 that were produced"]
+
+
+@both_logs
 def test_what_compaction_took_is_told_and_counts_before_it_are_not_held_against_the_log(bootstrap):
     written = Written(bootstrap)
     topic = written.topic = f"{written.topic}-compact"

@@ -169,7 +169,7 @@ class _Moment(msgspec.Struct, frozen=True):
 
 
 def _in_python(rows: DataFrame, stream: Stream, place: Column, offset: Column, horizon_us: int) -> DataFrame:
-    """Observes ``late``, ``notes`` and, with a horizon, ``stragglers`` and ``named``."""
+    """Observes ``late``, ``kept``, ``notes`` and, with a horizon, ``stragglers`` and ``named``."""
     time = f"`{stream.time}`"
     notes = F.collect_set("_split.note").alias("notes")
     counts = _split_counts(F.col("_split.late"))

@@ -1,6 +1,6 @@
 """Loop: the one consumer loop that keeps any store in step with a topic, exactly once in effect.
 
-    group       spreads partitions over processes; nothing is resumed from its offsets, they are committed for ``headwater lag`` only
+    group       spreads partitions over processes; nothing is resumed from its offsets, they are committed for ``headwater lag`` and ``ledger`` only
     claim       taken in the store for every partition that is assigned; says where to go on, and shuts out the holder before
     batch       what is there, up to BATCH_RECORDS; it takes effect in the store together with its offsets, or not at all
     trouble     Superseded: joins anew. Away: waits (`Patience`), claims again, goes on from what the store says. Poison: dead letter, and on
