@@ -52,6 +52,7 @@ def test_the_commands_work_over_tls_as_a_user(run, guarded_broker):
     assert sorted(run(settings, "consume", "t", "--from", "earliest", "--end").split()) == list("abcd")
     assert "skew: the fullest partition has 1.00 times the mean" in run(settings, "topic", "show", "t")
     assert "4 records" in run(settings, "replay", "t", "--into", "again")
+    assert json.loads(run(settings, "ledger", "t", "--json"))["produced"] == 4
     run(settings, "group", "reset", "g", "--topic", "t", "--to", "latest")
     assert {json.loads(line)["committed"] for line in run(settings, "lag", "g", "--json").splitlines()} == {2}
 

@@ -1,4 +1,4 @@
-"""The commands that look after a log, ours or Apache Kafka's: topic, produce, consume, wait, group, replay, lag."""
+"""The commands that look after a log, ours or Apache Kafka's: topic, produce, consume, wait, group, replay, lag, ledger."""
 
 import sys
 from typing import Annotated
@@ -73,6 +73,7 @@ def add_commands(cli: typer.Typer) -> None:
         ),
         (replay, ("headwater replay orders --from 2026-01-05 --to 2026-01-06 --into orders-monday",)),
         (lag, ("headwater lag", "headwater lag headwater.revenue --json")),
+        (ledger, ("headwater ledger", "headwater ledger orders revenue.postgres --json")),
     ):
         cli.command(epilog=examples(*shown))(command)
 
@@ -317,6 +318,40 @@ def lag(
                 f"warning: retention reaches {each.group} in {each.topic}-{each.partition} in {left}",
                 err=True,
             )
+
+
+def ledger(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="Topics, views and sinks; without one, every topic that a view or a sink reads.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    log: Bootstrap = None,
+) -> None:
+    """What has become of every record, for each topic and consumer; ends with 1 when an account does not add up."""
+    from headwater.operate.ledger import TERMS, Unbalanced, accounts
+
+    found = accounts(_access(log), names or ())
+    if as_json:
+        for each in found:
+            typer.echo(msgspec.json.encode(each).decode())
+    else:
+        some = [term for term in TERMS if any(getattr(each, term) for each in found)]
+        shown = list(dict.fromkeys(["produced", "processed", "waiting", *some]))
+        rows: list[list[object]] = [
+            [each.topic, each.consumer, *(getattr(each, term) for term in shown)] for each in found
+        ]
+        _show(["topic", "consumer", *shown], rows, right=2)
+    faults = [each.fault for each in found if each.fault]
+    for fault in faults:
+        typer.echo(f"does not add up: {fault}", err=True)
+    if faults:
+        raise typer.Exit(Unbalanced.exit_code)
 
 
 def _duration(seconds: float | None) -> str:

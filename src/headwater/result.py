@@ -15,6 +15,7 @@ __all__ = [
     "Heard",
     "Result",
     "Stragglers",
+    "Taken",
     "current",
     "files_of",
     "results",
@@ -68,6 +69,19 @@ class Stragglers(msgspec.Struct, frozen=True, array_like=True):
     places: tuple[str, ...]
 
 
+class Taken(msgspec.Struct, frozen=True, array_like=True):
+    """The records of a topic that the batches of a run have read, by what became of them."""
+
+    processed: int
+    late: int
+    invalid: int
+    since: dict[int, int] = {}
+    """From which offsets on they are counted, by partition: 0 where none is given."""
+
+    def plus(self, processed: int, late: int, invalid: int) -> "Taken":
+        return Taken(self.processed + processed, self.late + late, self.invalid + invalid, self.since)
+
+
 class Heard(msgspec.Struct, frozen=True, array_like=True):
     """The greatest event time that a partition of an input has brought, and when it last brought a record."""
 
@@ -117,6 +131,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By operator, the earliest time-out that each of its shards still waits for, in microseconds."""
     late: int = 0
     """Rows that came too late, in all batches of the run."""
+    taken: dict[str, Taken] = {}
+    """By topic, in all batches of the run; without topics of a pattern, and without those that it reads twice."""
     stragglers: dict[str, Stragglers] = {}
     """By input: what the corrections of this batch come from."""
     at_ms: int = 0

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import pytest
 
+from headwater.operate.ledger import accounts
 from headwater.pipeline.points import POINTS
 from ordershop import Shop
 from pipeline.driver import Driver, driving, own_shop, spark_home
@@ -75,11 +76,17 @@ def test_every_batch_happens_once_whatever_is_killed(kind, seed, shop, log, tmp_
         try:
             life.run(FEW if kind == "joins" and not KIND else plans(seed, others))
             driver.kill()
-            found = load.faults()
+            found = load.faults() | ({} if kind.endswith("-executor") else unbalanced(shop))
         finally:
             tally(seed, life, began, found)
 
     assert found == {}
+
+
+def unbalanced(shop: Shop) -> dict[str, list[str]]:
+    """What the account complains of. An executor that is lost with a part of a batch leaves Spark's counts behind, and the part is counted again."""
+    said = [each.fault for each in accounts(shop.log) if each.fault]
+    return {"the account": said} if said else {}
 
 
 def tally(seed: int, life: Life, began: float, found: dict[str, list[str]]) -> None:

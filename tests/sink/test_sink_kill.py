@@ -15,6 +15,7 @@ import pytest
 
 from databases import PostgresProcess
 from headwater.change import Change
+from headwater.operate.ledger import check
 from headwater.sink.loop import Loop
 from headwater.sink.store import Batch, Feed
 from servers import wait_until
@@ -87,6 +88,13 @@ def expected(log: ViewLog, topic: str) -> dict:
     return {key: row["n"] for key, row in log.expected(topic).items()}
 
 
+def waiting(log: ViewLog, topic: str) -> int:
+    """How many records wait for the sink; its account adds up, wherever it is."""
+    (found,) = check(log.log, [f"{topic}.out"])
+    assert found.processed + found.waiting == found.produced
+    return found.waiting
+
+
 @pytest.mark.parametrize("seed", range(SEED, SEED + max(KILLS // PER_SEED, 1)))
 def test_whatever_is_killed_the_table_is_what_the_log_says(log, database, tmp_path, seed):
     chance = random.Random(seed)
@@ -102,6 +110,9 @@ def test_whatever_is_killed_the_table_is_what_the_log_says(log, database, tmp_pa
         what = f"seed {seed}: after {Counter(done)} the table equals the log"
         wait_until(lambda: table(database, topic) == expected(log, topic), 60, what)
         assert query(database, "SELECT what FROM audit") == [], f"seed {seed}"
+        wait_until(
+            lambda: not waiting(log, topic), 30, f"seed {seed}: the sinks have told that they are done"
+        )
     finally:
         traffic.end()
         codes = [sink.end() for sink in sinks]

@@ -1,5 +1,6 @@
 """Prepare: a declared view as a streaming plan, from its topics to what its shards write. Nothing runs yet."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -70,6 +71,7 @@ def prepare(
         views=tuple(each.name for each in graph.upstream(view)),
         open_ended=not judged
         and any(not each.table and not each.view for each in graph.inputs(view).values()),
+        sources=_read_once(ready, graph, view),
         columns={column.name: column.kind for column in kinds.columns_of(frame.schema)},
     )
 
@@ -80,6 +82,18 @@ def planned(
     """The rows of a view as its query makes them, and the operators in it."""
     plans = _Plans(spark, settings, graph, shards)
     return plans.build(view, plans.records(view))
+
+
+def _read_once(rows: DataFrame, graph: Graph, view: View) -> dict[str, str]:
+    """By the name of each stream its topic, where the plan reads that once: only then its positions say which records were counted."""
+    seen = Counter(plan.observed(name) for name in plan.observations(rows))
+    streams = set(graph.inputs(view).values())
+    topics = Counter(each.topic for each in streams)
+    return {
+        each.name: each.topic
+        for each in streams
+        if each.pattern is None and topics[each.topic] == 1 and seen[f"{source.INVALID} {each.name}"] == 1
+    }
 
 
 class _Plans(NamedTuple):

@@ -38,7 +38,7 @@ from headwater.pipeline.progress import Progress
 from headwater.pipeline.split import HEARD, Judge, named, noted
 from headwater.pipeline.state import check_size
 from headwater.pipeline.statefile import Place, contents, names, remove
-from headwater.result import Chain, Chains, Edit, Result, Stragglers, files_of
+from headwater.result import Chain, Chains, Edit, Result, Stragglers, Taken, files_of
 
 __all__ = ["Prepared", "Publisher", "Stopping", "sink_options"]
 
@@ -79,6 +79,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """By what its late rows are told apart."""
     views: tuple[str, ...] = ()
     """The views among its inputs."""
+    sources: dict[str, str] = {}
+    """By the name of each stream its topic; without those of patterns, and those that are read twice."""
     open_ended: bool = False
     """Whether it reads streams and has no watermark: nothing of it is ever complete."""
     columns: dict[str, str] = {}
@@ -261,9 +263,22 @@ class Publisher:
             heard=heard,
             opens=opens,
             late=before.late + sum(int(row.getLong(0)) for _, row in seen.of(HEARD)),
+            taken=self._taken(before, seen),
             stragglers=_stragglers(seen) if self._view.late.horizon_us else {},
             at_ms=now_ms,
         )
+
+    def _taken(self, before: Result, seen: "_Observed") -> dict[str, Taken]:
+        """What has become of the records of each topic so far. Of a stream without records Spark may have observed nothing."""
+        taken, split = dict(before.taken), dict(seen.of(HEARD))
+        for name, row in seen.of(source.INVALID):
+            topic = self._prepared.sources.get(name)
+            if topic is not None:
+                began = Taken(0, 0, 0, before.inputs.get(topic, {}))
+                invalid, valid = int(row.getLong(0)), int(row.getLong(1))
+                late, kept = (int(split[name].getLong(n)) for n in (0, 1)) if name in split else (0, valid)
+                taken[topic] = taken.get(topic, began).plus(kept, late, invalid)
+        return taken
 
     def _complete(self, before: Result, watermark: int) -> int | None:
         """Up to when its rows are complete by its own watermark; what the views say that it reads is added by whoever asks (``wait.py``)."""

@@ -35,6 +35,8 @@ BATCH_RECORDS_MAX = 1_000_000
 
 READ = {
     "startingOffsets": "earliest",
+    # What stands in a topic of a transaction that came to nothing was never published, whoever has written it.
+    "kafka.isolation.level": "read_committed",
     # A task whose connection went astray with a restart of the log is tried again with a new one after this.
     "kafkaConsumer.pollTimeoutMs": "30000",
     # Measured: a third of the broker's work and two thirds of the time of Kafka's defaults.
@@ -45,9 +47,6 @@ READ = {
 FETCH_WAIT_MS = "10"
 """Spark asks for exactly the records that are there, but a task first waits for the fetch that its last one left open:
 Kafka's default of 500 ms would be added to every micro-batch. Between batches nobody polls, so it costs nothing."""
-
-COMMITTED = {"kafka.isolation.level": "read_committed"}
-"""For topics of views and captures: what stands there of a batch that came to nothing was never published."""
 
 TOPIC, PARTITION, OFFSET, KEY, VALUE = "_topic", "_partition", "_offset", "_record", "_value"
 WHERE = (TOPIC, PARTITION, OFFSET)
@@ -99,11 +98,10 @@ def records(spark: SparkSession, log: Log, spec: Stream, graph: Graph, *, realti
         reader = reader.option("maxOffsetsPerTrigger", BATCH_RECORDS_MAX).option(
             "kafka.fetch.max.wait.ms", FETCH_WAIT_MS
         )
-    if _transactional(spec):
-        reader = reader.options(**COMMITTED)
     place = [PARTITION, OFFSET] if spec.time and not spec.table else []
     parsed = _parsed(reader.load(), spec, [*_kept(spec), *place])
-    return parsed.observe(f"{INVALID} {spec.name}", F.count_if(~F.col(VALID)).alias("records")).where(VALID)
+    counts = F.count_if(~F.col(VALID)).alias("records"), F.count_if(VALID).alias("valid")
+    return parsed.observe(f"{INVALID} {spec.name}", *counts).where(VALID)
 
 
 def ticks(spark: SparkSession, log: Log, view: str) -> DataFrame:
@@ -128,9 +126,9 @@ def batch(
     """
     if ends is None:
         reader = spark.read.format("kafka").options(**READ, **_subscription(log, spec, graph))
-        raw = reader.options(**COMMITTED if _transactional(spec) else {}).load()
+        raw = reader.load()
     elif ends:
-        raw = _stretch(spark, log, spec, {}, ends)
+        raw = _stretch(spark, log, {}, ends)
     else:
         raw = spark.createDataFrame([], f"{PLACE}, key BINARY, value BINARY, timestamp TIMESTAMP")
     if without is not None:
@@ -142,7 +140,7 @@ def batch(
 def invalid(spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends: Positions) -> DataFrame:
     """The invalid records between two positions, as topic, partition, offset, value."""
     kept = list(dict.fromkeys([*WHERE, VALUE, *_kept(spec)]))
-    found = _parsed(_stretch(spark, log, spec, starts, ends), spec, kept).where(~F.col(VALID))
+    found = _parsed(_stretch(spark, log, starts, ends), spec, kept).where(~F.col(VALID))
     return found.selectExpr(*_shown(WHERE), f"{VALUE} AS value")
 
 
@@ -152,14 +150,12 @@ def late(
     """The valid records between two positions whose time is before another, as topic, partition, offset, value, time_us."""
     kept = [*WHERE, VALUE, *([ARRIVAL] if spec.time == ARRIVAL else [])]
     time_us = F.unix_micros(_quoted(spec.time))
-    found = (
-        _parsed(_stretch(spark, log, spec, starts, ends), spec, kept).where(VALID).where(time_us < before_us)
-    )
+    found = _parsed(_stretch(spark, log, starts, ends), spec, kept).where(VALID).where(time_us < before_us)
     value = f"CAST({VALUE} AS STRING) AS value"
     return found.withColumn("_time_us", time_us).selectExpr(*_shown(WHERE), value, "_time_us AS time_us")
 
 
-def _stretch(spark: SparkSession, log: Log, spec: Stream, starts: Positions, ends: Positions) -> DataFrame:
+def _stretch(spark: SparkSession, log: Log, starts: Positions, ends: Positions) -> DataFrame:
     """The records between two positions."""
     options = {
         **access(log).spark(),
@@ -169,17 +165,12 @@ def _stretch(spark: SparkSession, log: Log, spec: Stream, starts: Positions, end
         ),
         "endingOffsets": json.dumps(ends),
     }
-    committed = COMMITTED if _transactional(spec) else {}
-    return spark.read.format("kafka").options(**READ | options | committed).load()
+    return spark.read.format("kafka").options(**READ | options).load()
 
 
 def _subscription(log: Log, spec: Stream, graph: Graph) -> dict[str, str]:
     where = {"subscribe": spec.topic} if spec.pattern is None else {"subscribePattern": pattern(spec, graph)}
     return {**access(log).spark(), **where}
-
-
-def _transactional(spec: Stream) -> bool:
-    return spec.view or bool(spec.envelope)
 
 
 def _kept(spec: Stream) -> list[str]:

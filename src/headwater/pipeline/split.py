@@ -32,6 +32,8 @@ PLACES_MAX = 16
 """Streams of at most so many partitions are split by Spark's own code, which looks at each of them for each row."""
 UNLIMITED_US = 1 << 62
 """A horizon that reaches back before everything."""
+COUNTS = ("late", "kept")
+"""What is observed first of a stream: how many rows came too late, and how many did not."""
 SPLIT = "late:boolean,note:string"
 NAMED_MAX = 20
 """So many stragglers are named in a stretch of rows; the others are counted."""
@@ -109,19 +111,19 @@ def late_split(
 def listened(rows: DataFrame, stream: Stream, judge: Judge, *, partition: str) -> DataFrame:
     """Observes what was heard and leaves every row: those of a table are never late."""
     places = judge.places(stream)
-    name, never = f"{HEARD} {stream.name}", F.count_if(F.lit(False)).alias("late")
+    name, never = f"{HEARD} {stream.name}", _split_counts(F.lit(False))
     if places:
-        return rows.observe(name, never, *_heard(stream, judge, F.col(partition), places))
+        return rows.observe(name, *never, *_heard(stream, judge, F.col(partition), places))
     split = F.arrow_udf(_split(stream.name, UNLIMITED_US), f"struct<{SPLIT}>")
     judged = rows.withColumn("_split", split(F.col(partition), F.col(f"`{stream.time}`")))
-    return judged.observe(name, never, F.collect_set("_split.note").alias("notes")).drop("_split")
+    return judged.observe(name, *never, F.collect_set("_split.note").alias("notes")).drop("_split")
 
 
 def noted(stream: str, row: Any) -> dict[str, int]:
     """The greatest time of each place in a batch, from what was observed."""
     names = list(row.schema().fieldNames())
     if "notes" not in names:
-        times = {name: row.get(at) for at, name in enumerate(names) if name != "late"}
+        times = {name: row.get(at) for at, name in enumerate(names) if name not in COUNTS}
         return {f"{stream}/{name}": time_us for name, time_us in times.items() if time_us is not None}
     return _greatest(row.getList(row.fieldIndex("notes")))
 
@@ -135,13 +137,17 @@ def named(row: Any) -> tuple[int, list[str]] | None:
     return (count, places) if count else None
 
 
+def _split_counts(late: Column) -> tuple[Column, Column]:
+    return F.count_if(late).alias("late"), F.count_if(~late).alias("kept")
+
+
 # ---- by Spark's own code -------------------------------------------------------------------------------
 
 
 def _by_spark(rows: DataFrame, stream: Stream, judge: Judge, partition: Column, places: int) -> DataFrame:
     seen = _heard(stream, judge, partition, places)
     judged = rows.withColumn("_late", judge.late(F.unix_micros(f"`{stream.time}`")))
-    observed = judged.observe(f"{HEARD} {stream.name}", F.count_if("_late").alias("late"), *seen)
+    observed = judged.observe(f"{HEARD} {stream.name}", *_split_counts(F.col("_late")), *seen)
     return observed.where("NOT _late").drop("_late")
 
 
@@ -163,19 +169,19 @@ class _Moment(msgspec.Struct, frozen=True):
 
 
 def _in_python(rows: DataFrame, stream: Stream, place: Column, offset: Column, horizon_us: int) -> DataFrame:
-    """Observes ``late``, ``notes`` and, with a horizon, ``stragglers`` and ``named``."""
+    """Observes ``late``, ``kept``, ``notes`` and, with a horizon, ``stragglers`` and ``named``."""
     time = f"`{stream.time}`"
     notes = F.collect_set("_split.note").alias("notes")
-    late = F.count_if("_split.late").alias("late")
+    counts = _split_counts(F.col("_split.late"))
     if horizon_us:
         split = F.arrow_udf(_split(stream.name, horizon_us), f"struct<{SPLIT},straggler:string>")
         judged = rows.withColumn("_split", split(place, F.col(time), offset))
         named = F.collect_set("_split.straggler").alias("named")
-        seen = [late, notes, F.count("_split.straggler").alias("stragglers"), named]
+        seen = [*counts, notes, F.count("_split.straggler").alias("stragglers"), named]
     else:
         split = F.arrow_udf(_split(stream.name, horizon_us), f"struct<{SPLIT}>")
         judged = rows.withColumn("_split", split(place, F.col(time)))
-        seen = [late, notes]
+        seen = [*counts, notes]
     return judged.observe(f"{HEARD} {stream.name}", *seen).where("NOT _split.late").drop("_split")
 
 

@@ -13,13 +13,23 @@ from headwater.access import Log
 from headwater.client import Client, producer
 from headwater.errors import Away, MachineError
 
-__all__ = ["ENDING", "DeadLetters"]
+__all__ = ["ENDING", "DeadLetters", "places"]
 
 ENDING = ".dead"
 FLUSH_S = 30.0
 REASON_CHARACTERS = 2_000
 
 logger = logging.getLogger(__name__)
+
+
+def places(client: Client, sink: str, topic: str) -> set[tuple[int, int]]:
+    """Partition and offset of every record of a topic that a sink has buried; a letter that was written twice is one."""
+    found = set()
+    for letter in client.read([f"{topic}{ENDING}"]):
+        about = dict(letter.headers() or [])
+        if about.get("sink") == sink.encode():
+            found.add((int(about["partition"]), int(about["offset"])))
+    return found
 
 
 class DeadLetters:

@@ -1,6 +1,6 @@
 """Loop: the one consumer loop that keeps any store in step with a topic, exactly once in effect.
 
-    group       spreads partitions over processes; nothing is resumed from its offsets, they are committed for ``headwater lag`` only
+    group       spreads partitions over processes; nothing is resumed from its offsets, they are committed for ``headwater lag`` and ``ledger`` only
     claim       taken in the store for every partition that is assigned; says where to go on, and shuts out the holder before
     batch       what is there, up to BATCH_RECORDS; it takes effect in the store together with its offsets, or not at all
     trouble     Superseded: joins anew. Away: waits (`Patience`), claims again, goes on from what the store says. Poison: dead letter, and on
@@ -14,6 +14,7 @@ import os
 import random
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ from headwater.sink.patience import Patience
 from headwater.sink.store import Batch, Carrying, Dated, Feed, Poison, Store, Superseded, Target
 from headwater.sink.topics import Topic, TopicWatch
 
-__all__ = ["GROUP", "Counters", "Loop"]
+__all__ = ["GROUP", "Counted", "Counters", "Loop"]
 
 GROUP = "headwater.sink."
 BATCH_RECORDS = 10_000
@@ -64,6 +65,22 @@ class Counters:
     resets: int = 0
     behind: int = 0
     """Records between the store and the end of the log, at the last look."""
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """What a loop has applied of a partition since it claimed it; told with the offset that it commits for those who measure."""
+
+    since: int
+    applied: int = 0
+
+    def text(self) -> str:
+        return f"{self.applied} since {self.since}"
+
+    @classmethod
+    def read(cls, text: str) -> "Counted | None":
+        """None for what is no such text."""
+        applied, _, since = text.partition(" since ")
+        return cls(int(since), int(applied)) if applied.isdecimal() and since.isdecimal() else None
 
 
 class Loop:
@@ -100,6 +117,7 @@ class Loop:
         self._watch = TopicWatch(self._log, [topic], self._clock)
         self._next: dict[int, int] = {}
         """By claimed partition, the offset behind what the store has."""
+        self._counted: dict[int, Counted] = {}
         self._ends: dict[int, int] = {}
         self._fresh: set[int] = set()
         """Assigned, and not yet claimed."""
@@ -232,6 +250,7 @@ class Loop:
         for partition in chosen:
             offset = stored.get(partition)
             self._next[partition] = offset or 0
+            self._counted[partition] = Counted(offset or 0)
             place = TopicPartition(self._topic, partition, OFFSET_BEGINNING if offset is None else offset)
             self._consumer.seek(place)
             self._ends.pop(partition, None)
@@ -298,9 +317,17 @@ class Loop:
             upto[partition] = max(end, upto.get(partition, 0))
         batch = self._apply(Batch(changes, upto), records)
         self._patience.over()
+        self._count(batch)
         self._next |= batch.upto
         self.counters.applied += len(batch.changes)
         self._tell()
+
+    def _count(self, batch: Batch) -> None:
+        """Counts what has taken effect, but for what the store had before."""
+        fresh = Counter(each.partition for each in batch.changes if each.offset >= self._next[each.partition])
+        for partition, count in fresh.items():
+            known = self._counted[partition]
+            self._counted[partition] = Counted(known.since, known.applied + count)
 
     def _apply(self, batch: Batch, records: Sequence[Any]) -> Batch:
         """Applies a batch, without the records that cannot be; what took effect."""
@@ -349,7 +376,11 @@ class Loop:
         return True
 
     def _commit_offsets(self) -> None:
-        places = [TopicPartition(self._topic, p, offset) for p, offset in self._next.items() if offset > 0]
+        places = [
+            TopicPartition(self._topic, p, offset, self._counted[p].text())
+            for p, offset in self._next.items()
+            if offset > 0
+        ]
         self.counters.behind = sum(max(self._end(p) - offset, 0) for p, offset in self._next.items())
         try:
             if places:

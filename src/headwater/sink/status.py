@@ -10,7 +10,7 @@ from headwater.access import Log
 from headwater.client import TIMEOUT_S, Client, admin
 from headwater.errors import MachineError
 from headwater.graph import Graph, Sink
-from headwater.sink.letters import ENDING
+from headwater.sink.letters import places
 from headwater.sink.loop import GROUP
 from headwater.sink.source import topic
 
@@ -34,14 +34,13 @@ class Standing(msgspec.Struct, frozen=True):
 def standings(log: Log, graph: Graph) -> list[Standing]:
     """Of all sinks, by partition; a sink whose topic does not exist has none."""
     client = Client(log)
-    known = client.partitions()
     asked = admin(log)
     found = []
     try:
         for sink in graph.sinks.values():
             name = topic(graph, sink)
             ends = client.end_offsets([name])
-            dead = _dead(client, sink, name) if f"{name}{ENDING}" in known else Counter()
+            dead = Counter(partition for partition, _ in places(client, sink.name, name))
             positions, holders = _positions(asked, sink, name), _holders(asked, sink, name)
             for (_, partition), end in sorted(ends.items()):
                 position = positions.get(partition, 0)
@@ -76,12 +75,3 @@ def _holders(asked: AdminClient, sink: Sink, name: str) -> dict[int, str]:
         for place in (member.assignment.topic_partitions if member.assignment else [])
         if place.topic == name
     }
-
-
-def _dead(client: Client, sink: Sink, name: str) -> Counter[int]:
-    places = set()
-    for letter in client.read([f"{name}{ENDING}"]):
-        about = dict(letter.headers() or [])
-        if about.get("sink") == sink.name.encode():
-            places.add((int(about["partition"]), int(about["offset"])))
-    return Counter(partition for partition, _ in places)
