@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -18,7 +19,7 @@ from headwater.sink.store import Batch, Feed, Poison, Superseded
 from headwater.testing import SettableClock
 from servers import wait_until
 from sink.contract import Contract, batch, change
-from sink.receivers import attempts, effect_feed
+from sink.receivers import effect_feed, failed, idle, opening
 from viewlog import ViewLog
 
 
@@ -105,28 +106,8 @@ def told():
 
 @pytest.fixture
 def opened(bootstrap, told, clock):
-    """Opens the sink of one feed again and again; all are closed at the end."""
-    feed, stores = effect_feed(bootstrap), []
-
-    def start(claim=(0,), **settings):
-        store = Call(told, clock=clock, **settings).open(feed)
-        stores.append(store)
-        store.claim(claim)
-        return store
-
-    start.feed = feed
-    yield start
-    for store in stores:
-        store.close()
-
-
-def idle(store):
-    wait_until(lambda: store.waiting() == 0, 10, "nothing waits")
-
-
-def failed(store, **times):
-    """The attempts that have failed, by key, are those."""
-    wait_until(lambda: attempts(store).items() >= times.items(), 10, f"failed attempts: {times}")
+    with opening(bootstrap, partial(Call, told, clock=clock)) as start:
+        yield start
 
 
 def test_a_function_is_told_row_id_mode_and_kind_of_each_change(opened, told):

@@ -24,7 +24,7 @@ from headwater.sink.webhook import Poster
 from headwater.testing import SettableClock
 from servers import free_port, wait_until
 from sink.contract import batch, change
-from sink.receivers import attempts, effect_feed, web_receiver
+from sink.receivers import effect_feed, failed, idle, opening, web_receiver
 
 SECRET = "whsec_" + base64.b64encode(b"the one that is in use now, 32 b").decode()
 NEXT = "whsec_" + base64.b64encode(b"the one that will be used, 32 by").decode()
@@ -44,27 +44,11 @@ def clock():
 
 @pytest.fixture
 def opened(bootstrap, receiver, clock):
-    feed, stores = effect_feed(bootstrap), []
+    def make(url=None, **settings):
+        return Webhook(url or receiver.url, clock=clock, **settings)
 
-    def start(url=None, claim=(0,), **settings):
-        store = Webhook(url or receiver.url, clock=clock, **settings).open(feed)
-        stores.append(store)
-        store.claim(claim)
-        return store
-
-    start.feed = feed
-    yield start
-    for store in stores:
-        store.close()
-
-
-def idle(store):
-    wait_until(lambda: store.waiting() == 0, 10, "nothing waits")
-
-
-def failed(store, **times):
-    """The attempts that have failed, by key, are those."""
-    wait_until(lambda: attempts(store).items() >= times.items(), 10, f"failed attempts: {times}")
+    with opening(bootstrap, make) as start:
+        yield start
 
 
 def test_a_call_says_what_happened_and_its_signature_holds(opened, receiver):

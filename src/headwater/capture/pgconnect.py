@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from headwater.errors import Away, CaptureError, HeadwaterError, UsageError
+from headwater.errors import Away, CaptureError, HeadwaterError, UsageError, one_line
 
 __all__ = ["Wire", "connect", "failures", "psycopg"]
 
@@ -62,7 +62,7 @@ def failures(what: str) -> Iterator[None]:
 
 def _meant(what: str, error: Any) -> HeadwaterError:
     state = error.sqlstate or ""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     if state == "42501" or "permission denied" in text:
         return CaptureError(
             f"{what}: the role lacks a right", got=text, hint="docs/capture.md lists the rights"

@@ -19,7 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 from confluent_kafka.admin import NewPartitions
 
 from headwater.access import Log
-from headwater.client import READING, Client, acquaint, admin, consumer, producer
+from headwater.client import FENCED, READING, Client, acquaint, admin, consumer, producer
 from headwater.errors import Away, HeadwaterError, MachineError
 from headwater.sink.effect import Entry
 from headwater.sink.store import Superseded
@@ -49,7 +49,6 @@ SETTINGS: dict[str, Any] = {
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}
 """What has ended goes soon: a claim reads the partition from its start."""
 KEPT = {"cleanup.policy": "delete", "retention.ms": "-1"}
-FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
 NEW = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "LEADER_NOT_AVAILABLE", "_TRANSPORT"}
 """What a reader is told while a topic is being made; it goes on by itself."""
 

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headwater.access import Log, access
 from headwater.change import Change
-from headwater.client import Client, admin, producer
+from headwater.client import FENCED, Client, admin, producer
 from headwater.clock import SystemClock
 from headwater.errors import Away, MachineError, UsageError
 from headwater.sink.rows import fresh, moved
@@ -27,7 +27,6 @@ __all__ = ["Kafka"]
 TIMEOUT_S = 30.0
 MESSAGE_MS = 30_000
 RETRY_S = 0.05
-FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
 TOO_LARGE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
 REFUSED = {"_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED", "TOPIC_AUTHORIZATION_FAILED"}
 COMPACTED = {"cleanup.policy": "compact"}

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from headwater.change import Change
-from headwater.errors import Away, UsageError
+from headwater.errors import Away, UsageError, one_line
 from headwater.sink.columns import Kind, kind
 from headwater.sink.driver import driver, shown
 from headwater.sink.rows import Newest, beaten, fresh, identity, moved, newest
@@ -313,13 +313,13 @@ class _Store:
         except errors.ConnectionError as error:
             raise Away(f"OpenSearch at {self._address} does not answer", got=type(error).__name__) from error
         except (errors.AuthenticationException, errors.AuthorizationException) as error:
-            raise UsageError(f"OpenSearch at {self._address} refuses us", got=_line(error)) from error
+            raise UsageError(f"OpenSearch at {self._address} refuses us", got=one_line(error)) from error
         except errors.RequestError as error:
             raise UsageError(
-                f"OpenSearch at {self._address} does not fit sink {self._feed.sink}", got=_line(error)
+                f"OpenSearch at {self._address} does not fit sink {self._feed.sink}", got=one_line(error)
             ) from error
         except errors.OpenSearchException as error:  # overloaded, no shard, no master: it may pass
-            raise Away(f"OpenSearch at {self._address} cannot do its work", got=_line(error)) from error
+            raise Away(f"OpenSearch at {self._address} cannot do its work", got=one_line(error)) from error
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -349,7 +349,3 @@ def _field(given: Kind) -> dict[str, Any]:
         exact = {"type": "keyword", "ignore_above": KEYWORD_BYTES}
         return {"type": "text", "fields": {"keyword": exact}}
     return {"type": TYPES[given.name]}
-
-
-def _line(error: Any) -> str:
-    return f"{getattr(error, 'error', '')}: {str(error).partition(chr(10))[0][:200]}"

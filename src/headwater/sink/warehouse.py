@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headwater.change import Change
-from headwater.errors import Away, UsageError
+from headwater.errors import Away, UsageError, one_line
 from headwater.sink.arrow import Arrow
 from headwater.sink.columns import kind
 from headwater.sink.driver import driver, shown
@@ -274,7 +274,7 @@ class _Store:
                     return act()
                 except self._failed as error:
                     failure = error
-            raise Away(f"the table in {self._where} is changed by others all the time", got=_line(failure))
+            raise Away(f"the table in {self._where} is changed by others all the time", got=one_line(failure))
 
         return self._asked(attempt)
 
@@ -283,9 +283,9 @@ class _Store:
         try:
             return act()
         except errors.SchemaMismatchError as error:
-            raise UsageError(f"the table in {self._where} has other columns", got=_line(error)) from error
+            raise UsageError(f"the table in {self._where} has other columns", got=one_line(error)) from error
         except (errors.DeltaError, OSError) as error:
-            raise Away(f"the table in {self._where} cannot be reached", got=_line(error)) from error
+            raise Away(f"the table in {self._where} cannot be reached", got=one_line(error)) from error
 
 
 def _marks(change: Change, *, anew: bool) -> dict[str, Any]:
@@ -295,7 +295,3 @@ def _marks(change: Change, *, anew: bool) -> dict[str, Any]:
         "_deleted": change.value is None,
         "_anew": anew,
     }
-
-
-def _line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]
