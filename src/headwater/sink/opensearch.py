@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
+from headwater.address import shown
 from headwater.change import Change
 from headwater.errors import Away, UsageError, one_line
 from headwater.sink.columns import Kind, kind
-from headwater.sink.driver import driver, shown
+from headwater.sink.driver import driver
 from headwater.sink.rows import Newest, beaten, fresh, identity, moved, newest
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
 
@@ -108,8 +109,8 @@ class _Store:
         options = {"ca_certs": target.ca} if target.ca else {}
         try:
             self._client = library.OpenSearch(target.url, timeout=TIMEOUT_S, max_retries=0, **options)
-        except ValueError as error:
-            raise UsageError(f"sink {feed.sink}: no address of an OpenSearch", got=self._address) from error
+        except ValueError:  # which quotes the address
+            raise UsageError(f"sink {feed.sink}: no address of an OpenSearch", got=self._address) from None
         with self._translated():
             self._prepare()
 

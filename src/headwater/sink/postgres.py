@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from headwater.address import check_postgres, shown
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, UsageError, one_line
@@ -76,7 +77,11 @@ class Postgres:
         self.history = history
         self.columns = columns
 
+    def __repr__(self) -> str:
+        return f"Postgres({shown(self.url)!r})"
+
     def check(self, feed: Feed) -> None:
+        check_postgres(f"sink {feed.sink!r}", self.url)
         layout(feed)
         if self.history and feed.append:
             raise UsageError(

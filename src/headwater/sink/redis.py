@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from headwater.address import shown
 from headwater.errors import Away, UsageError, one_line
-from headwater.sink.driver import driver, shown
+from headwater.sink.driver import driver
 from headwater.sink.rows import Newest, fresh, moved, newest
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
 
@@ -116,11 +117,11 @@ class Redis:
             client = library.Redis.from_url(
                 self._url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
             )
-        except ValueError as error:
+        except ValueError:  # which quotes the address
             raise UsageError(
                 f"sink {feed.sink}: {shown(self._url)!r} is no address of a Redis",
                 expected="redis://, rediss:// or unix://",
-            ) from error
+            ) from None
         return _Store(
             client,
             library.exceptions,

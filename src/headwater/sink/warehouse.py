@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headwater.address import shown
 from headwater.change import Change
 from headwater.errors import Away, UsageError, one_line
 from headwater.sink.arrow import Arrow
 from headwater.sink.columns import kind
-from headwater.sink.driver import driver, shown
+from headwater.sink.driver import driver
 from headwater.sink.rows import fresh, moved, newest
 from headwater.sink.store import Batch, Feed, Store, Superseded
 
