@@ -52,6 +52,9 @@ class Kafka:
     def __repr__(self) -> str:
         return f"Kafka({str(self._log)!r})"
 
+    def place(self, topic: str) -> str:
+        return f"{self._log}, topic {self._topic or topic}"
+
     def check(self, feed: Feed) -> None:
         if self._partitions < 1:
             raise UsageError(

@@ -73,12 +73,15 @@ class OpenSearch:
     def __repr__(self) -> str:
         return f"OpenSearch({shown(self.url)!r})"
 
-    def index(self, feed: Feed) -> str:
+    def index(self, topic: str) -> str:
         """The name of the index; OpenSearch has no capitals there."""
-        return self._index or feed.topic.lower()
+        return self._index or topic.lower()
+
+    def place(self, topic: str) -> str:
+        return f"{shown(self.url)}, index {self.index(topic)}"
 
     def check(self, feed: Feed) -> None:
-        name = self.index(feed)
+        name = self.index(feed.topic)
         if name != name.lower() or name[:1] in "-_+" or any(each in '\\/*?"<>| ,#:' for each in name):
             raise UsageError(
                 f"sink {feed.sink}: OpenSearch has no index of such a name",
@@ -103,7 +106,7 @@ class _Store:
         self._address = shown(target.url)
         self._target = target
         self._feed = feed
-        self._index = target.index(feed)
+        self._index = target.index(feed.topic)
         self._claims: dict[int, int] = {}
         self._offsets: dict[int, int] = {}
         options = {"ca_certs": target.ca} if target.ca else {}

@@ -59,6 +59,9 @@ class Parquet:
     def __repr__(self) -> str:
         return f"Parquet({str(self._path)!r})"
 
+    def place(self, topic: str) -> str:
+        return str((self._path / topic).resolve())
+
     def check(self, feed: Feed) -> None:
         for notation in feed.columns.values():
             kind(notation)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from headwater.address import check_postgres, shown
+from headwater.address import check_postgres, postgres_database, shown
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, UsageError, one_line
@@ -79,6 +79,9 @@ class Postgres:
 
     def __repr__(self) -> str:
         return f"Postgres({shown(self.url)!r})"
+
+    def place(self, topic: str) -> str:
+        return f"{postgres_database(self.url)}, table {self.schema}.{self.table or topic}"
 
     def check(self, feed: Feed) -> None:
         check_postgres(f"sink {feed.sink!r}", self.url)

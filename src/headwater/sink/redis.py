@@ -102,6 +102,9 @@ class Redis:
     def __repr__(self) -> str:
         return f"Redis({shown(self._url)!r})"
 
+    def place(self, topic: str) -> str:
+        return f"{shown(self._url)}, keys {self._prefix or f'{topic}:'}*"
+
     def check(self, feed: Feed) -> None:
         if feed.append:
             raise UsageError(

@@ -55,6 +55,9 @@ class Tantivy:
     def __repr__(self) -> str:
         return f"Tantivy({str(self._path)!r})"
 
+    def place(self, topic: str) -> str:
+        return str((self._path / topic).resolve())
+
     def check(self, feed: Feed) -> None:
         for name, notation in feed.columns.items():
             kind(notation)

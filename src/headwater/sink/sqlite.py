@@ -93,6 +93,9 @@ class Sqlite:
         self.table = table
         self.columns = columns
 
+    def place(self, topic: str) -> str:
+        return f"{self.path.resolve()}, table {(self.table or topic).lower()}"
+
     def check(self, feed: Feed) -> None:
         layout(feed)
 

@@ -65,6 +65,9 @@ class Delta:
         """Where it is, for messages."""
         return shown(self._path) if "://" in self._path else self._path
 
+    def place(self, topic: str) -> str:
+        return f"{self.shown if '://' in self._path else Path(self._path).resolve()}/{topic}"
+
     def check(self, feed: Feed) -> None:
         for notation in feed.columns.values():
             kind(notation)
