@@ -291,9 +291,9 @@ def test_a_topic_that_was_made_anew_is_not_told_again_but_what_comes_later_is(bo
     log = ViewLog(bootstrap)
     topic = log.create(partitions=1)
     feed = effect_feed(bootstrap, topic=topic)
-    log.put(topic, {"a": {"id": "a"}, "b": {"id": "b"}, "c": {"id": "c"}})
     store = Call(told).open(feed)
     store.claim([0])
+    log.put(topic, {"a": {"id": "a"}, "b": {"id": "b"}, "c": {"id": "c"}})
     store.apply(batch(change("a", 1, 0), change("b", 1, 1), change("c", 1, 2)))
     idle(store)
     store.close()
@@ -384,3 +384,5 @@ def test_what_is_no_function_or_no_mode_is_said_at_once():
         Call("print")
     with pytest.raises(UsageError, match=r"got 'dry'; expected live or shadow or replay"):
         Call(print, mode="dry")
+    with pytest.raises(UsageError, match=r"start is wrong; got 'end'; expected now or beginning"):
+        Call(print, start="end")

@@ -31,7 +31,7 @@ from headwater.sink.letters import DeadLetters
 from headwater.sink.message import sort
 from headwater.sink.origin import outdated
 from headwater.sink.patience import Patience
-from headwater.sink.store import Batch, Carrying, Dated, Feed, Poison, Store, Superseded, Target
+from headwater.sink.store import Batch, Beginning, Carrying, Dated, Feed, Poison, Store, Superseded, Target
 from headwater.sink.topics import Topic, TopicWatch
 
 __all__ = ["GROUP", "Counters", "Loop"]
@@ -116,6 +116,10 @@ class Loop:
 
     def run(self) -> None:
         """Runs until `stop`; raises what will not go away by waiting."""
+        target = self._target
+        if isinstance(target, Beginning):
+            self._patience.until(lambda: target.begin(self._log, self.sink, self._topic))
+            self._patience.over()
         topic = self._find_topic()
         feed = self._find_feed()
         if topic is None or feed is None:
