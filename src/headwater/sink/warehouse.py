@@ -157,12 +157,19 @@ class _Store:
         """Nothing is open between two calls."""
 
     def _write(self, rows: Any, states: Mapping[int, tuple[int, int]]) -> None:
-        """One commit with the rows; the claims are those of the version that it builds on."""
+        """One commit with the rows; the claims are those of the version that it builds on.
+
+        A store of objects may take a commit and report that it failed. The application transactions in the table say what is true: claim and
+        offset are those that the commit carried, and so the rows are there.
+        """
+        seen = {number: self._state(number) for number in states}
         for number, (claim, _) in states.items():
-            if self._state(number)[0] != claim:
+            if seen[number][0] != claim:
                 raise Superseded(
                     f"sink {self._feed.sink}: partition {number} was taken over by another process"
                 )
+        if seen == states:
+            return  # a commit of ours that was reported as failed, or nothing has moved
         if self._feed.append:
             if rows.num_rows:
                 self._library.write_deltalake(
