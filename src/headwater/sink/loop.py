@@ -142,7 +142,11 @@ class Loop:
 
     def _live(self, topic: Topic) -> Topic | None:
         """From joining the group until a reason to join it anew: the topic to do it with, None when it is another one."""
-        self._patience.until(lambda: self._root(topic))
+        try:
+            self._patience.until(lambda: self._root(topic))
+        except Superseded as error:
+            self._step_back(error)
+            return topic
         self._next, self._ends, self._fresh, self._resting = {}, {}, set(), False
         self._consumer = self._join()
         try:
@@ -153,8 +157,7 @@ class Loop:
                         self._watch.hurry()
                         return None
                 except Superseded as error:
-                    logger.info("sink %s: %s; joining anew", self.sink, error)
-                    self._stopping.wait(self._chance.uniform(0, WAIT_S))
+                    self._step_back(error)
                     return topic
                 except Away as error:
                     if self._was_suspended():
@@ -166,6 +169,10 @@ class Loop:
         finally:
             self._commit_offsets()
             self._consumer.close()
+
+    def _step_back(self, error: Superseded) -> None:
+        logger.info("sink %s: %s; joining anew", self.sink, error)
+        self._stopping.wait(self._chance.uniform(0, WAIT_S))
 
     def _turn(self, topic: Topic) -> bool:
         """One round: what was assigned is claimed, what has come is applied. False when the topic is another one."""

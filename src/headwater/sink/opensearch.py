@@ -4,6 +4,9 @@ There are no transactions there, so a document's version is made of its offset (
 often, a document never becomes older. First the documents of a batch are written, then the offsets; what was repeated after a crash
 in between changes nothing. A claim is a number in the document that holds a partition's offset: it is looked at before each
 part of a batch, and the offset moves only if that document is still the one that was looked at.
+
+A reset is a mark in a document of the same kind. Whoever finds it there makes it its own, and finishes the reset; who marked it before
+looks at the mark before each step, and stops.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -120,9 +123,12 @@ class _Store:
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
         numbers = sorted(partitions)
         with self._translated():
-            if self._held([RESETTING])[RESETTING].claim:
-                self._finish_reset()
             taken = self._take(numbers)
+            if self._held([RESETTING])[
+                RESETTING
+            ].claim:  # looked at behind the claim: one that comes later undoes the claim
+                self._finish_reset(self._mark_reset())
+                taken = self._take(numbers)
         for number, (claim, offset) in taken.items():
             self._claims[number] = claim
             self._offsets.pop(number, None)
@@ -151,9 +157,7 @@ class _Store:
 
     def reset(self) -> None:
         with self._translated():
-            marked = self._held([RESETTING])
-            self._place({RESETTING: (1, -1)}, marked)
-            self._finish_reset()
+            self._finish_reset(self._mark_reset())
         self._claims.clear()
         self._offsets.clear()
 
@@ -247,8 +251,8 @@ class _Store:
             found[number] = Held(source["claim"], source["offset"], place)
         return found
 
-    def _place(self, states: Mapping[int, tuple[int, int]], held: "Mapping[int, Held]") -> None:
-        """Moves claims and offsets, each only if nobody has touched it since it was read."""
+    def _place(self, states: Mapping[int, tuple[int, int]], held: "Mapping[int, Held]") -> "dict[int, Held]":
+        """Moves claims and offsets, each only if nobody has touched it since it was read; how they are then."""
         body = b""
         for number, (claim, offset) in states.items():
             about: dict[str, Any] = {"_id": self._id(number)}
@@ -259,6 +263,7 @@ class _Store:
             act = "create" if place is None else "index"
             body += msgspec.json.encode({act: about}) + b"\n" + msgspec.json.encode(row) + b"\n"
         answer = self._client.bulk(body=body, index=POSITIONS)
+        placed = {}
         for number, item in zip(states, answer["items"], strict=True):
             (outcome,) = item.values()
             if outcome["status"] == CONFLICT:
@@ -267,20 +272,44 @@ class _Store:
                 raise Away(
                     f"OpenSearch at {self._address} does not take positions", got=outcome["error"]["type"]
                 )
+            placed[number] = Held(*states[number], (outcome["_seq_no"], outcome["_primary_term"]))
+        return placed
 
-    def _finish_reset(self) -> None:
-        """Removes the index; then offsets, claims go on counting, and last the mark that it is to be done."""
-        self._client.indices.delete(index=self._index, ignore_unavailable=True)
-        self._prepare()
+    def _mark_reset(self) -> "Held":
+        """Makes the reset ours, whoever has begun it."""
+        return self._place({RESETTING: (1, -1)}, self._held([RESETTING]))[RESETTING]
+
+    def _finish_reset(self, mark: "Held") -> None:
+        """Forgets offsets, and so shuts all holders out; then removes the index, and last the mark that it is to be done.
+
+        The index cannot be removed on a condition. Should the mark have gone to another between the look and the removal, then the rows of
+        a successor may be gone: the reset is made anew, which lets it fill them again.
+        """
+        for _ in range(TRIES):
+            self._forget_offsets(mark)
+            self._check_mark(mark)
+            self._client.indices.delete(index=self._index, ignore_unavailable=True)
+            self._prepare()
+            if self._held([RESETTING])[RESETTING] == mark:
+                self._place({RESETTING: (0, -1)}, {RESETTING: mark})
+                return
+            mark = self._mark_reset()
+        raise Away(f"sink {self._feed.sink} is reset by others all the time")
+
+    def _check_mark(self, mark: "Held") -> None:
+        if self._held([RESETTING])[RESETTING] != mark:
+            raise Superseded(f"sink {self._feed.sink}: another process has taken its reset over")
+
+    def _forget_offsets(self, mark: "Held") -> None:
+        """Of all partitions; claims go on counting."""
         self._client.indices.refresh(index=POSITIONS)
         query = {"query": {"term": {"sink": self._feed.sink}}, "size": PARTITIONS_MAX}
         hits = self._client.search(body=query, index=POSITIONS)["hits"]["hits"]
-        numbers = [each["_source"]["partition"] for each in hits]
-        held = self._held(numbers)
+        held = self._held([each["_source"]["partition"] for each in hits])
         known = {number: (seen.claim + 1, -1) for number, seen in held.items() if number != RESETTING}
+        self._check_mark(mark)
         if known:
             self._place(known, held)
-        self._place({RESETTING: (0, -1)}, held)
 
     def _prepare(self) -> None:
         """Makes the indices, or adds to a mapping what is new; another type for a field is refused by OpenSearch."""
