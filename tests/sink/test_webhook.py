@@ -206,6 +206,43 @@ def test_an_endpoint_that_failed_for_five_days_is_called_no_more(opened, receive
     assert sum("failed for five days" in line for line in caplog.messages) == 1
 
 
+def test_an_endpoint_that_was_disabled_gets_one_effect_every_ten_hours_until_it_takes_one(
+    opened, receiver, clock, caplog
+):
+    hours, well = [], threading.Event()
+    began_ms = clock.now_ms()
+
+    def answer(_):
+        hours.append((clock.now_ms() - began_ms) / 3_600_000)
+        return 200 if well.is_set() else 500
+
+    receiver.answer = answer
+    store = opened(concurrency=4)
+    for day in range(6):
+        store.apply(batch(*(change(f"day{day} {n}", day, 3 * day + n) for n in range(3))))
+        if day < 5:
+            failed(store, **{f"day{day} {n}": 1 for n in range(3)})
+            clock.advance(DAY)
+    wait_until(lambda: store.disabled, 10, "the end of the calls")
+    wait_until(lambda: not store._courier.lanes()[0].flying, 10, "the last calls")
+    hours.clear()
+    for probes in (1, 2):
+        clock.advance(9.9 * 3600)
+        assert not store._courier._may_call()
+        clock.advance(1.2 * 3600)
+        wait_until(lambda n=probes: len(hours) == n, 10, "one call")
+        wait_until(lambda: not store._courier.lanes()[0].flying, 10, "its end")
+    well.set()
+    clock.advance(11.1 * 3600)
+    idle(store)
+
+    assert [round(hour - 120) for hour in hours[:2]] == [11, 22]
+    assert not store.disabled
+    assert sorted(key for key, _ in receiver.totals())[-3:] == ["day5 0", "day5 1", "day5 2"]
+    assert sum("one effect every 10 hours" in line for line in caplog.messages) == 1
+    assert sum("takes effects again" in line for line in caplog.messages) == 1
+
+
 def test_one_success_begins_the_five_days_anew(opened, receiver, clock):
     receiver.answer = lambda call: 200 if call.data["id"] == "day3" else 500
     store = opened(concurrency=1)
