@@ -237,11 +237,13 @@ class Journal:
     def _noted(self) -> Birth | None:
         with _translated():
             ends = self._client.end_offsets([self.topic])
-        written = [self._read(partition) for (_, partition), end in sorted(ends.items()) if end > 0]
-        found = [each[BIRTH] for each in written if BIRTH in each]
-        if found:
-            return msgspec.json.decode(found[0], type=Birth)
-        return Birth() if any(written) else None  # one that is older than this note began with the topic
+        for (_, partition), end in sorted(ends.items()):
+            found = self._read(partition) if end > 0 else {}
+            if BIRTH in found:
+                return msgspec.json.decode(found[BIRTH], type=Birth)
+            if found:  # a journal that is older than this note: its sink began with the topic
+                return Birth()
+        return None
 
     def _note(self) -> Birth:
         page = Page(self._log, self._sink, self.topic, 0, BIRTH)
