@@ -22,7 +22,7 @@ from headwater.cli_parts import AppFile, examples
 from headwater.cli_sink import sink
 from headwater.cli_view import view
 from headwater.config import Settings, load
-from headwater.errors import HeadwaterError, MachineError, UsageError
+from headwater.errors import HeadwaterError, MachineError, UsageError, one_line
 
 __all__ = ["begin", "cli", "main", "stop_on_signals"]
 
@@ -41,7 +41,7 @@ def main() -> Never:
 
 
 def _complain(error: HeadwaterError) -> int:
-    sys.stderr.write(f"headwater: {' '.join(str(error).split())}\n")
+    sys.stderr.write(f"headwater: {one_line(error, None)}\n")
     return error.exit_code
 
 

@@ -26,7 +26,7 @@ from headwater.clock import SystemClock
 from headwater.errors import MachineError
 from headwater.partition import Choice, Partitioner, chooser
 
-__all__ = ["TIMEOUT_S", "Client", "acquaint", "admin", "consumer", "producer"]
+__all__ = ["FENCED", "TIMEOUT_S", "Client", "acquaint", "admin", "consumer", "producer"]
 
 TIMEOUT_S = 10.0
 DELIVERY_TIMEOUT_MS = 300_000
@@ -55,6 +55,8 @@ AWAY = {
     "NOT_COORDINATOR",
 }
 """What a log says that is away or has just come back: asking again helps."""
+FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
+"""What a log says to a transactional producer whose id another has taken over."""
 REFUSED = {"_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED"}
 """What a log says that will not let us in, however often it is asked."""
 

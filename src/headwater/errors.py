@@ -30,7 +30,11 @@ __all__ = [
     "Refused",
     "StorageError",
     "UsageError",
+    "one_line",
 ]
+
+LINE_CHARACTERS = 1_000
+"""So much of what a library says is shown."""
 
 
 class HeadwaterError(Exception):
@@ -54,6 +58,11 @@ class HeadwaterError(Exception):
         if self.hint:
             parts.append(self.hint)
         return "; ".join(parts)
+
+
+def one_line(error: BaseException, characters: int | None = LINE_CHARACTERS) -> str:
+    """What an error says, as one line."""
+    return " ".join(str(error).split())[:characters]
 
 
 class UsageError(HeadwaterError):

@@ -226,6 +226,7 @@ def _check_names(specs: Iterable[Stream | View]) -> None:
 
 def _check_sinks(sinks: Sequence[Sink], sources: Mapping[str, Stream | View]) -> None:
     seen: set[str] = set()
+    places: dict[tuple[str, str], str] = {}
     for sink in sinks:
         if not NAME.fullmatch(sink.name):
             raise UsageError(
@@ -244,6 +245,15 @@ def _check_sinks(sinks: Sequence[Sink], sources: Mapping[str, Stream | View]) ->
             raise UsageError(
                 f"sink {sink.name!r}: stream {sink.source!r} is a pattern of topics", expected="one topic"
             )
+        if hasattr(sink.target, "place"):
+            place = sink.target.place(source.topic if isinstance(source, Stream) else source.name)
+            other = places.setdefault((sink.target.kind, place), sink.name)
+            if other != sink.name:
+                raise UsageError(
+                    f"sinks {other!r} and {sink.name!r} write to one place, and each would undo what the other does",
+                    got=place,
+                    hint="give one of them a table, path, index or topic of its own",
+                )
 
 
 def _check_captures(captures: Sequence[Capture]) -> None:

@@ -7,7 +7,7 @@ import uuid
 import psycopg
 import pytest
 
-from captured import database, execute, running, streaming
+from captured import execute, running, streaming
 from headwater.capture import Postgres, pgaudit
 from headwater.capture.control import Command, finished, send
 from headwater.capture.feed import Feed
@@ -26,17 +26,6 @@ def name(monkeypatch) -> str:
     monkeypatch.setattr("headwater.capture.postgres.ALIVE_S", 0.1)
     monkeypatch.setattr(pgaudit, "RANGE_ROWS", 50)
     return f"audit{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def url(postgres) -> str:
-    address = database(postgres.url)
-    yield address
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        base = address.rsplit("/", 1)[1]
-        slots = connection.execute(f"SELECT slot_name FROM pg_replication_slots WHERE database = '{base}'")
-        for (slot,) in slots.fetchall():
-            connection.execute(f"SELECT pg_drop_replication_slot('{slot}')")
 
 
 def values(log: str, topic: str) -> dict[str, dict]:

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from captured import database, execute, running, streaming
+from captured import execute, running, streaming
 from headwater.capture import pgchunks
 from headwater.capture.control import Command, send
 from headwater.capture.feed import Feed
@@ -26,17 +26,6 @@ ROWS = 1_500
 def name(monkeypatch) -> str:
     monkeypatch.setattr("headwater.capture.postgres.ALIVE_S", 0.1)
     return f"inc{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def url(postgres) -> str:
-    address = database(postgres.url)
-    yield address
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        base = address.rsplit("/", 1)[1]
-        slots = connection.execute(f"SELECT slot_name FROM pg_replication_slots WHERE database = '{base}'")
-        for (slot,) in slots.fetchall():
-            connection.execute(f"SELECT pg_drop_replication_slot('{slot}')")
 
 
 def read(log: str, topic: str) -> list[tuple[Any, Any]]:

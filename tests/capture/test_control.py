@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from captured import database, events, execute, running, streaming, table
+from captured import events, execute, running, streaming, table
 from headwater.capture import MariaDB, Polling, Postgres, Sqlite
 from headwater.capture.control import Command, send
 from headwater.capture.feed import Feed
@@ -27,17 +27,6 @@ from servers import wait_until
 def name(monkeypatch) -> str:
     monkeypatch.setattr("headwater.capture.postgres.ALIVE_S", 0.1)
     return f"ctl{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def url(postgres) -> str:
-    address = database(postgres.url)
-    yield address
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        base = address.rsplit("/", 1)[1]
-        slots = connection.execute(f"SELECT slot_name FROM pg_replication_slots WHERE database = '{base}'")
-        for (slot,) in slots.fetchall():
-            connection.execute(f"SELECT pg_drop_replication_slot('{slot}')")
 
 
 def notices(log: str, name: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import uuid
 import psycopg
 import pytest
 
-from captured import database, events, execute, running, streaming, table
+from captured import events, execute, running, streaming, table
 from headwater.capture.feed import Feed, restart
 from headwater.capture.ledger import last_state
 from headwater.capture.postgres import PostgresSource, anew, slot_name
@@ -19,17 +19,6 @@ from servers import wait_until
 @pytest.fixture
 def name() -> str:
     return f"shop{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def url(postgres) -> str:
-    address = database(postgres.url)
-    yield address
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        base = address.rsplit("/", 1)[1]
-        slots = connection.execute(f"SELECT slot_name FROM pg_replication_slots WHERE database = '{base}'")
-        for (slot,) in slots.fetchall():
-            connection.execute(f"SELECT pg_drop_replication_slot('{slot}')")
 
 
 def feed(name: str, url: str, log: str, *tables: str, **options) -> Feed:

@@ -4,14 +4,16 @@ import json
 import socketserver
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from email import message_from_bytes
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from headwater.access import Access
 from headwater.sink.store import Feed
+from servers import wait_until
 from sink.contract import COLUMNS
 
 
@@ -152,3 +154,30 @@ def attempts(store) -> dict[str, int]:
     with store._courier._state:
         entries = [entry for lane in store._courier._lanes.values() for entry in lane.entries.values()]
         return {entry.effect.key: entry.attempts for entry in sorted(entries, key=lambda e: -e.effect.offset)}
+
+
+def idle(store) -> None:
+    wait_until(lambda: store.waiting() == 0, 10, "nothing waits")
+
+
+def failed(store, **times: int) -> None:
+    """The attempts that have failed, by key, are those."""
+    wait_until(lambda: attempts(store).items() >= times.items(), 10, f"failed attempts: {times}")
+
+
+@contextmanager
+def opening(bootstrap: str, make: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Opens the sink of one feed again and again, each time as ``make`` declares it; all are closed at the end."""
+    feed, stores = effect_feed(bootstrap), []
+
+    def start(*given: Any, claim: Collection[int] = (0,), **settings: Any) -> Any:
+        target = make(*given, **settings)
+        target.check(feed)
+        stores.append(target.open(feed))
+        stores[-1].claim(claim)
+        return stores[-1]
+
+    start.feed = feed
+    yield start
+    for store in stores:
+        store.close()

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -18,7 +19,7 @@ from headwater.sink.store import Batch, Feed, Poison, Superseded
 from headwater.testing import SettableClock
 from servers import wait_until
 from sink.contract import Contract, batch, change
-from sink.receivers import attempts, effect_feed
+from sink.receivers import effect_feed, failed, idle, opening
 from viewlog import ViewLog
 
 
@@ -105,28 +106,8 @@ def told():
 
 @pytest.fixture
 def opened(bootstrap, told, clock):
-    """Opens the sink of one feed again and again; all are closed at the end."""
-    feed, stores = effect_feed(bootstrap), []
-
-    def start(claim=(0,), **settings):
-        store = Call(told, clock=clock, **settings).open(feed)
-        stores.append(store)
-        store.claim(claim)
-        return store
-
-    start.feed = feed
-    yield start
-    for store in stores:
-        store.close()
-
-
-def idle(store):
-    wait_until(lambda: store.waiting() == 0, 10, "nothing waits")
-
-
-def failed(store, **times):
-    """The attempts that have failed, by key, are those."""
-    wait_until(lambda: attempts(store).items() >= times.items(), 10, f"failed attempts: {times}")
+    with opening(bootstrap, partial(Call, told, clock=clock)) as start:
+        yield start
 
 
 def test_a_function_is_told_row_id_mode_and_kind_of_each_change(opened, told):
@@ -310,9 +291,9 @@ def test_a_topic_that_was_made_anew_is_not_told_again_but_what_comes_later_is(bo
     log = ViewLog(bootstrap)
     topic = log.create(partitions=1)
     feed = effect_feed(bootstrap, topic=topic)
-    log.put(topic, {"a": {"id": "a"}, "b": {"id": "b"}, "c": {"id": "c"}})
     store = Call(told).open(feed)
     store.claim([0])
+    log.put(topic, {"a": {"id": "a"}, "b": {"id": "b"}, "c": {"id": "c"}})
     store.apply(batch(change("a", 1, 0), change("b", 1, 1), change("c", 1, 2)))
     idle(store)
     store.close()
@@ -403,3 +384,5 @@ def test_what_is_no_function_or_no_mode_is_said_at_once():
         Call("print")
     with pytest.raises(UsageError, match=r"got 'dry'; expected live or shadow or replay"):
         Call(print, mode="dry")
+    with pytest.raises(UsageError, match=r"start is wrong; got 'end'; expected now or beginning"):
+        Call(print, start="end")

@@ -9,7 +9,7 @@ import pytest
 from headwater.change import Change
 from headwater.errors import UsageError
 from headwater.sink.columns import Kind, kind, reader
-from headwater.sink.driver import driver, shown
+from headwater.sink.driver import driver
 from headwater.sink.rows import newest
 from headwater.sink.store import Poison
 
@@ -78,8 +78,3 @@ def test_a_missing_library_says_how_to_get_it():
         UsageError, match=r"needs the package 'nosuchdriver'; pip install 'headwater\[cache\]'"
     ):
         driver("nosuchdriver.inner", "cache")
-
-
-def test_an_address_is_shown_without_its_secrets():
-    assert shown("redis://me:secret@host:6379/2?password=secret") == "redis://host:6379/2"
-    assert shown("https://host") == "https://host"

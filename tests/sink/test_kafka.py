@@ -4,11 +4,12 @@ import json
 
 import pytest
 
+from headwater.access import Access
 from headwater.change import Change
 from headwater.client import Client, admin
 from headwater.errors import Away
 from headwater.sink import Kafka
-from headwater.sink.store import Feed, Poison
+from headwater.sink.store import Feed, Poison, Superseded
 from servers import wait_until
 from sink.contract import COLUMNS, Contract, batch, change, feed
 from sink.killed import Killed
@@ -94,6 +95,48 @@ def test_records_of_their_own_are_removed_by_a_reset(place):
     assert place.records() == []
     assert dict(store.claim([0])) == {}
     store.close()
+
+
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("step", ["_transact", "_remove_records"])
+def test_a_slow_reset_leaves_alone_what_a_successor_has_written(place, append, step):
+    """A process that is suspended before it marks its reset, or before it removes anything; another claims and writes meanwhile."""
+    of = Feed("clicks.kafka", "clicks", () if append else ("id",), COLUMNS, append=append)
+    store, successor = place.target.open(of), place.target.open(of)
+    store.claim([0, 1])
+    store.apply(batch(*(change(f"k{n}", n, n) for n in range(2000)), change("z", 5, 0, partition=1)))
+    act = getattr(store, step)
+
+    def slow(*given):
+        setattr(store, step, act)
+        successor.claim([0, 1])
+        successor.apply(batch(change("b", 3, 3000), change("c", 4, 4, partition=1)))
+        return act(*given)
+
+    setattr(store, step, slow)
+    with pytest.raises(Superseded):
+        store.reset()
+
+    assert {"b", "c"} <= place.rows(of).keys()
+    assert dict(successor.claim([0, 1])) == {0: 3001, 1: 5}
+    store.claim([0, 1])
+    assert {"b", "c"} <= place.rows(of).keys()
+    store.close()
+    successor.close()
+
+
+def test_a_partition_that_was_claimed_and_not_written_is_shut_out_by_a_reset(place):
+    place.client.ensure_topics(["clicks"], 2)
+    of = Feed("clicks.kafka", "clicks", ("id",), COLUMNS, log=Access(place.bootstrap))
+    store, other = place.target.open(of), place.target.open(of)
+    store.claim([0])
+    other.claim([1])
+    store.reset()
+
+    with pytest.raises(Superseded):
+        other.apply(batch(change("a", 1, 0, partition=1)))
+    store.close()
+    other.close()
 
 
 def test_a_record_that_the_log_never_takes_is_named_and_nothing_is_written(place):

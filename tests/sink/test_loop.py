@@ -381,7 +381,7 @@ class Narrow:
         pass
 
     def open(self, of: Feed) -> Outbox:
-        return Outbox(of, Caller(self.function), waiting_max=10, room_s=0.2)
+        return Outbox(of, Caller(self.function), start="beginning", waiting_max=10, room_s=0.2)
 
 
 def test_a_receiver_that_was_slow_is_told_all_of_it_in_order_when_it_is_not(log, start, caplog):

@@ -9,7 +9,7 @@ from headwater.sink.mail import rendered
 from headwater.testing import SettableClock
 from servers import wait_until
 from sink.contract import batch, change
-from sink.receivers import attempts, effect_feed, mail_receiver
+from sink.receivers import attempts, effect_feed, idle, mail_receiver, opening
 
 
 @pytest.fixture
@@ -25,29 +25,17 @@ def clock():
 
 @pytest.fixture
 def opened(bootstrap, receiver, clock):
-    feed, stores = effect_feed(bootstrap), []
-
-    def start(**settings):
+    def make(**settings):
         usual = {
             "to": "{id}@example.com",
             "subject": "Order {id}",
             "body": "It is {total:.2f} now.\n",
             "sender": "shop@example.com",
         }
-        target = Mail("127.0.0.1", receiver.port, clock=clock, **(usual | settings))
-        target.check(feed)
-        stores.append(target.open(feed))
-        stores[-1].claim([0])
-        return stores[-1]
+        return Mail("127.0.0.1", receiver.port, clock=clock, **(usual | settings))
 
-    start.feed = feed
-    yield start
-    for store in stores:
-        store.close()
-
-
-def idle(store):
-    wait_until(lambda: store.waiting() == 0, 10, "nothing waits")
+    with opening(bootstrap, make) as start:
+        yield start
 
 
 def test_a_row_becomes_a_mail_and_a_deletion_none(opened, receiver):

@@ -76,6 +76,79 @@ def test_a_bulk_that_comes_late_changes_nothing(place):
     successor.close()
 
 
+@pytest.mark.parametrize("step", ["_forget_offsets", "_check_mark"])
+def test_a_slow_reset_leaves_alone_what_a_successor_has_written(place, step):
+    """A process that is suspended before it forgets the offsets, or before it removes the index; another claims and writes meanwhile."""
+    store, successor = place.target.open(feed()), place.target.open(feed())
+    store.claim([0, 1])
+    store.apply(batch(change("a", 1, 0), change("z", 1, 0, partition=1)))
+    act = getattr(store, step)
+
+    def slow(*given):
+        setattr(store, step, act)
+        assert dict(successor.claim([0, 1])) == {}
+        successor.apply(batch(change("b", 3, 0), change("c", 4, 4, partition=1)))
+        return act(*given)
+
+    setattr(store, step, slow)
+    with pytest.raises(Superseded):
+        store.reset()
+
+    assert place.rows(feed()).keys() == {"b", "c"}
+    assert dict(successor.claim([0, 1])) == {0: 1, 1: 5}
+    store.close()
+    successor.close()
+
+
+def test_a_successor_whose_rows_a_slow_reset_has_removed_begins_anew(place):
+    """Nothing can be asked of the server together with the removal of an index: what was lost by it is written again."""
+    store, successor = place.target.open(feed()), place.target.open(feed())
+    store.claim([0])
+    store.apply(batch(change("a", 1, 0)))
+    look, looks = store._check_mark, []
+
+    def slow(mark):
+        look(mark)
+        looks.append(mark)
+        if len(looks) == 2:
+            successor.claim([0])
+            successor.apply(batch(change("b", 3, 0)))
+
+    store._check_mark = slow
+    store.reset()
+
+    with pytest.raises(Superseded):
+        successor.apply(batch(change("c", 4, 1)))
+    assert dict(successor.claim([0])) == {}
+    successor.apply(batch(change("b", 3, 0), change("c", 4, 1)))
+    assert place.rows(feed()).keys() == {"b", "c"}
+    store.close()
+    successor.close()
+
+
+def test_a_reset_that_was_marked_while_a_partition_was_claimed_is_finished_by_that_claim(place):
+    store, other = place.target.open(feed()), place.target.open(feed())
+    store.claim([0])
+    store.apply(batch(change("a", 1, 0)))
+    take, store._finish_reset = other._take, None  # the process that resets ends behind its mark
+
+    def overtaken(numbers):
+        other._take = take
+        with pytest.raises(TypeError):
+            store.reset()
+        return take(numbers)
+
+    other._take = overtaken
+    assert dict(other.claim([0])) == {}
+    other.apply(batch(change("b", 3, 0)))
+    place.target.open(feed()).claim([1])
+    other.apply(batch(change("c", 4, 1)))
+
+    assert place.rows(feed()).keys() == {"b", "c"}
+    store.close()
+    other.close()
+
+
 def test_a_document_that_does_not_fit_is_named(place):
     store = place.target.open(feed())
     store.claim([0])

@@ -1,6 +1,5 @@
 """PostgreSQL as the store of a sink."""
 
-import json
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -11,9 +10,10 @@ import pytest
 from headwater.change import Change
 from headwater.errors import Away, UsageError
 from headwater.sink import Postgres
-from headwater.sink.store import Batch, Dated, Feed, Poison
+from headwater.sink.store import Feed, Poison
 from servers import free_port
-from sink.contract import Contract, batch, change, feed
+from sink.contract import batch, change, feed
+from sink.sqlcontract import SqlContract, row
 
 
 class PostgresPlace:
@@ -38,12 +38,8 @@ def place(postgres):
     return PostgresPlace(postgres.url)
 
 
-class TestPostgres(Contract):
-    """The contract, in a schema of its own for each test."""
-
-
-def row(value: dict, offset: int = 0, key: str = "k", **more) -> Change:
-    return Change(key, json.dumps(value), 0, offset, 1_769_853_600_000 + offset * 1000, **more)
+class TestPostgres(SqlContract):
+    """The contracts, in a schema of its own for each test."""
 
 
 def test_every_kind_of_value_is_kept(place):
@@ -99,49 +95,6 @@ def test_the_one_record_of_many_that_does_not_fit_is_found(place, bad):
     store.close()
 
 
-def test_keys_of_several_columns_with_nulls_and_windows_are_one_row_each(place):
-    kinds = {"window": "STRUCT<start: TIMESTAMP, end: TIMESTAMP>", "c": "STRING", "n": "INT"}
-    of = Feed("s", "t", ("window", "c"), kinds)
-    start = "2026-01-31T10:00:00.000000Z"
-    window = {"start": start, "end": "2026-01-31T11:00:00.000000Z"}
-    key, none = json.dumps([start, "DE"]), json.dumps([start, None])
-    store = place.target.open(of)
-    store.claim([0])
-    for n in range(1, 4):
-        of_null = row({"window": window, "c": None, "n": n}, 2 * n, none)
-        store.apply(batch(of_null, row({"window": window, "c": "DE", "n": n + 5}, 2 * n + 1, key)))
-
-    assert place.query("SELECT window_start, c, n FROM t ORDER BY n") == [(start, None, 3), (start, "DE", 8)]
-    store.apply(batch(Change(none, None, 0, 15, 0), Change(key, None, 0, 16, 0)))
-    assert place.query("SELECT * FROM t") == []
-    store.close()
-
-
-def test_rows_of_an_append_feed_are_identified_by_their_place(place):
-    of = Feed("s", "t", ("id",), {"id": "STRING"}, append=True)
-    store = place.target.open(of)
-    store.claim([0])
-    store.apply(batch(row({"id": "a"}, 0, "a"), row({"id": "a"}, 1, "a"), Change("a", None, 0, 2, 0)))
-    store.close()
-
-    assert place.query("SELECT * FROM t") == [(0, 0, "a"), (0, 1, "a")]
-
-
-def test_an_older_version_never_replaces_a_newer_one(place):
-    of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"}, versioned=True)
-    store = place.target.open(of)
-    store.claim([0])
-    for n, versions in enumerate([(1, 3, 2), (1,), (5, 4)]):
-        changes = [
-            row({"id": "a", "n": v, "_version": v}, 10 * n + i, "a", version=v)
-            for i, v in enumerate(versions)
-        ]
-        store.apply(batch(*changes))
-    store.close()
-
-    assert place.query("SELECT * FROM t") == [("a", 5, 5)]
-
-
 def test_history_keeps_every_version_of_a_row(postgres):
     place = PostgresPlace(postgres.url, history=True)
     of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"})
@@ -167,37 +120,6 @@ def test_history_keeps_every_version_of_a_row(postgres):
         "SELECT id, n, extract(epoch FROM valid_from)::bigint % 100, extract(epoch FROM valid_to)::bigint % 100 FROM t ORDER BY id, n"
     )
     assert found == [("a", 1, 0, 2), ("a", 2, 2, 4), ("a", 3, 4, None), ("b", 1, 1, 3), ("b", 2, 5, None)]
-
-
-def test_new_columns_are_added_and_another_type_is_refused(place):
-    def of(**columns: str) -> Feed:
-        return Feed("s", "t", ("id",), {"id": "STRING"} | columns)
-
-    place.target.open(of(n="INT")).close()
-    store = place.target.open(of(m="DOUBLE"))
-    store.claim([0])
-    store.apply(batch(row({"id": "b", "m": 2.5}, 1, "b")))
-    store.close()
-
-    assert place.query("SELECT * FROM t") == [("b", None, 2.5)]
-    with pytest.raises(UsageError, match="column 'n' has another type"):
-        place.target.open(of(n="STRING"))
-
-
-def test_a_store_knows_its_topic_and_when_it_was_complete(place):
-    store = place.target.open(feed())
-    assert isinstance(store, Dated)
-    store.claim([0, 1])
-    store.adopt("abc")
-    store.apply(batch(change("a", 1, 0)))
-    assert store.origin() == "abc"
-    assert dict(store.at_ms()) == {0: 1_769_853_600_000}
-    store.apply(Batch((), {0: 1}))
-    assert store.at_ms()[0] > 1_769_853_600_000
-    store.reset()
-    assert store.origin() == ""
-    assert dict(store.at_ms()) == {}
-    store.close()
 
 
 def test_a_server_that_is_away_and_one_that_refuses_are_told_apart(postgres, place):

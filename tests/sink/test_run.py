@@ -21,7 +21,7 @@ from headwater.errors import UsageError
 from headwater.graph import Sink
 from headwater.node import Node
 from headwater.result import Result
-from headwater.sink import Postgres, Sqlite, source
+from headwater.sink import Call, Delta, Kafka, OpenSearch, Parquet, Postgres, Redis, Sqlite, Tantivy, source
 from headwater.sink.loop import Loop
 from headwater.sink.run import Sinks
 from headwater.sink.status import Standing, standings
@@ -118,6 +118,58 @@ def stored(path) -> list:
             return connection.execute("SELECT id, n FROM orders ORDER BY _partition, _offset").fetchall()
         except sqlite3.OperationalError:
             return []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "place"),
+    [
+        (Sqlite("x.db"), Sqlite("./x.db", table="Orders"), "x.db, table orders"),
+        (
+            Postgres("postgresql://a:s3cret@db/shop"),
+            Postgres("host=db port=5432 dbname=shop user=b"),
+            "postgresql://db:5432/shop, table public.orders",
+        ),
+        (Delta("lake"), Delta("./lake/", compact_every=0), "lake/orders"),
+        (Parquet("lake"), Parquet("./lake"), "lake/orders"),
+        (Tantivy("find"), Tantivy("./find", text=["id"]), "find/orders"),
+        (
+            Redis("redis://a:s3cret@cache"),
+            Redis("redis://cache", prefix="orders:"),
+            "redis://cache, keys orders:*",
+        ),
+        (Kafka("other:9092"), Kafka("other:9092", topic="orders"), "other:9092, topic orders"),
+        (
+            OpenSearch("http://u:s3cret@find:9200"),
+            OpenSearch("http://find:9200", index="orders"),
+            "http://find:9200, index orders",
+        ),
+    ],
+    ids=lambda each: getattr(each, "kind", ""),
+)
+def test_two_sinks_in_one_place_are_refused_and_others_are_not(first, second, place):
+    def graph(*targets):
+        app = hw.App("shop")
+        app.stream("orders", Order, key="id", time="at")
+        app.stream("returns", Order, key="id", time="at")
+        app.sink("returns", first, name="elsewhere")
+        for name, target in zip("ab", targets, strict=False):
+            app.sink("orders", target, name=name)
+        return app.graph()
+
+    assert set(graph(first).sinks) == {"elsewhere", "a"}
+    with pytest.raises(UsageError, match=r"sinks 'a' and 'b' write to one place") as caught:
+        graph(first, second)
+    assert f"{place};" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_two_effects_of_one_topic_have_no_place_to_share():
+    app = hw.App("shop")
+    app.stream("orders", Order, key="id", time="at")
+    app.sink("orders", Call(print), name="a")
+    app.sink("orders", Call(print), name="b")
+
+    assert set(app.graph().sinks) == {"a", "b"}
 
 
 def test_the_commands_run_show_and_pause_sinks(log, application, tmp_path):

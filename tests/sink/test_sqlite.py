@@ -1,15 +1,15 @@
 """SQLite as the store of a sink."""
 
-import json
 import sqlite3
 
 import pytest
 
 from headwater.change import Change
-from headwater.errors import Away, UsageError
+from headwater.errors import Away
 from headwater.sink import Sqlite
-from headwater.sink.store import Batch, Dated, Feed, Poison
-from sink.contract import COLUMNS, Contract, batch, change, feed
+from headwater.sink.store import Feed, Poison
+from sink.contract import COLUMNS, batch, change, feed
+from sink.sqlcontract import SqlContract, row
 
 
 class SqlitePlace:
@@ -34,12 +34,8 @@ def place(tmp_path):
     return SqlitePlace(tmp_path / "rows.db")
 
 
-class TestSqlite(Contract):
-    """The contract, on a file of its own for each test."""
-
-
-def row(value: dict, offset: int = 0, key: str = "k", **more) -> Change:
-    return Change(key, json.dumps(value), 0, offset, 1_769_853_600_000, **more)
+class TestSqlite(SqlContract):
+    """The contracts, on a file of its own for each test."""
 
 
 def stored(place, of: Feed, *changes: Change) -> list:
@@ -104,80 +100,6 @@ def test_a_value_that_does_not_fit_is_named_and_nothing_is_written(place, bad):
     assert (found.value.partition, found.value.offset) == (0, 5)
     assert place.query("SELECT * FROM t") == []
     assert dict(store.claim([0])) == {}
-    store.close()
-
-
-def test_keys_of_several_columns_with_nulls_and_windows_are_one_row_each(place):
-    of = Feed(
-        "s",
-        "t",
-        ("window", "c"),
-        {"window": "STRUCT<start: TIMESTAMP, end: TIMESTAMP>", "c": "STRING", "n": "INT"},
-    )
-    start = "2026-01-31T10:00:00.000000Z"
-    window = {"start": start, "end": "2026-01-31T11:00:00.000000Z"}
-    key, none = json.dumps([start, "DE"]), json.dumps([start, None])
-    of_null = [row({"window": window, "c": None, "n": n}, n, none) for n in (1, 2)]
-    of_de = [row({"window": window, "c": "DE", "n": n}, n, key) for n in (3, 4)]
-
-    store = place.target.open(of)
-    store.claim([0])
-    for each in [*of_null, *of_de]:
-        store.apply(batch(each))
-    assert place.query("SELECT window_start, c, n FROM t ORDER BY n") == [(start, None, 2), (start, "DE", 4)]
-    store.apply(batch(Change(none, None, 0, 5, 0), Change(key, None, 0, 6, 0)))
-    assert place.query("SELECT * FROM t") == []
-    store.close()
-
-
-def test_rows_of_an_append_feed_are_identified_by_their_place(place):
-    of = Feed("s", "t", ("id",), {"id": "STRING"}, append=True)
-    store = place.target.open(of)
-    store.claim([0])
-    store.apply(batch(row({"id": "a"}, 0, "a"), row({"id": "a"}, 1, "a"), Change("a", None, 0, 2, 0)))
-    store.close()
-
-    assert place.query("SELECT * FROM t") == [(0, 0, "a"), (0, 1, "a")]
-
-
-def test_an_older_version_never_replaces_a_newer_one(place):
-    of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"}, versioned=True)
-    store = place.target.open(of)
-    store.claim([0])
-    for offset, versions in enumerate([(1, 3, 2), (1,), (5, 4)]):
-        changes = [row({"id": "a", "n": v}, 10 * offset + i, "a", version=v) for i, v in enumerate(versions)]
-        store.apply(batch(*changes))
-    store.close()
-
-    assert place.query("SELECT * FROM t") == [("a", 5, 5)]
-
-
-def test_new_columns_are_added_and_another_type_is_refused(place):
-    def of(**columns: str) -> Feed:
-        return Feed("s", "t", ("id",), {"id": "STRING"} | columns)
-
-    stored(place, of(n="INT"), row({"id": "a", "n": 1}))
-    assert stored(place, of(m="DOUBLE"), row({"id": "b", "m": 2.5}, 1, "b")) == [
-        ("a", 1, None),
-        ("b", None, 2.5),
-    ]
-    with pytest.raises(UsageError, match="column 'n' has another type"):
-        place.target.open(of(n="STRING"))
-
-
-def test_a_store_knows_its_topic_and_when_it_was_complete(place):
-    store = place.target.open(feed())
-    assert isinstance(store, Dated)
-    store.claim([0, 1])
-    store.adopt("abc")
-    store.apply(batch(change("a", 1, 0)))
-    assert store.origin() == "abc"
-    assert dict(store.at_ms()) == {0: 1_769_853_600_000}
-    store.apply(Batch((), {0: 1}))
-    assert store.at_ms()[0] > 1_769_853_600_000
-    store.reset()
-    assert store.origin() == ""
-    assert dict(store.at_ms()) == {}
     store.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from headwater.change import Change
 from headwater.errors import UsageError
@@ -216,6 +217,28 @@ def test_records_that_are_rows_of_their_own_are_appended_once(tmp_path):
 
     rows = DeltaTable(tmp_path / "clicks").to_pyarrow_table().to_pylist()
     assert sorted(row["total"] for row in rows) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("append", [True, False])
+def test_a_commit_that_took_effect_and_was_reported_as_failed_is_not_made_again(tmp_path, append):
+    of = Feed("clicks.lake", "clicks", () if append else ("id",), COLUMNS, append=append)
+    store = Delta(tmp_path).open(of)
+    store.claim([0, 1])
+    write = store._write
+
+    def reported(*given):
+        store._write = write
+        write(*given)
+        raise CommitFailedError("no answer")
+
+    store._write = reported
+    store.apply(batch(change("a", 1, 0), change("b", 2, 4, partition=1)))
+    store.apply(batch(change("a", 3, 1)))
+
+    table = DeltaTable(tmp_path / "clicks")
+    totals = sorted(row["total"] for row in table.to_pyarrow_table().to_pylist())
+    assert totals == ([1, 2, 3] if append else [2, 3])
+    assert dict(store.claim([0, 1])) == {0: 2, 1: 5}
 
 
 def test_small_files_are_made_into_larger_ones(tmp_path):

@@ -24,7 +24,7 @@ from headwater.sink.webhook import Poster
 from headwater.testing import SettableClock
 from servers import free_port, wait_until
 from sink.contract import batch, change
-from sink.receivers import attempts, effect_feed, web_receiver
+from sink.receivers import effect_feed, failed, idle, opening, web_receiver
 
 SECRET = "whsec_" + base64.b64encode(b"the one that is in use now, 32 b").decode()
 NEXT = "whsec_" + base64.b64encode(b"the one that will be used, 32 by").decode()
@@ -44,27 +44,11 @@ def clock():
 
 @pytest.fixture
 def opened(bootstrap, receiver, clock):
-    feed, stores = effect_feed(bootstrap), []
+    def make(url=None, **settings):
+        return Webhook(url or receiver.url, clock=clock, **settings)
 
-    def start(url=None, claim=(0,), **settings):
-        store = Webhook(url or receiver.url, clock=clock, **settings).open(feed)
-        stores.append(store)
-        store.claim(claim)
-        return store
-
-    start.feed = feed
-    yield start
-    for store in stores:
-        store.close()
-
-
-def idle(store):
-    wait_until(lambda: store.waiting() == 0, 10, "nothing waits")
-
-
-def failed(store, **times):
-    """The attempts that have failed, by key, are those."""
-    wait_until(lambda: attempts(store).items() >= times.items(), 10, f"failed attempts: {times}")
+    with opening(bootstrap, make) as start:
+        yield start
 
 
 def test_a_call_says_what_happened_and_its_signature_holds(opened, receiver):
@@ -220,6 +204,43 @@ def test_an_endpoint_that_failed_for_five_days_is_called_no_more(opened, receive
 
     assert waits > 0
     assert sum("failed for five days" in line for line in caplog.messages) == 1
+
+
+def test_an_endpoint_that_was_disabled_gets_one_effect_every_ten_hours_until_it_takes_one(
+    opened, receiver, clock, caplog
+):
+    hours, well = [], threading.Event()
+    began_ms = clock.now_ms()
+
+    def answer(_):
+        hours.append((clock.now_ms() - began_ms) / 3_600_000)
+        return 200 if well.is_set() else 500
+
+    receiver.answer = answer
+    store = opened(concurrency=4)
+    for day in range(6):
+        store.apply(batch(*(change(f"day{day} {n}", day, 3 * day + n) for n in range(3))))
+        if day < 5:
+            failed(store, **{f"day{day} {n}": 1 for n in range(3)})
+            clock.advance(DAY)
+    wait_until(lambda: store.disabled, 10, "the end of the calls")
+    wait_until(lambda: not store._courier.lanes()[0].flying, 10, "the last calls")
+    hours.clear()
+    for probes in (1, 2):
+        clock.advance(9.9 * 3600)
+        assert not store._courier._may_call()
+        clock.advance(1.2 * 3600)
+        wait_until(lambda n=probes: len(hours) == n, 10, "one call")
+        wait_until(lambda: not store._courier.lanes()[0].flying, 10, "its end")
+    well.set()
+    clock.advance(11.1 * 3600)
+    idle(store)
+
+    assert [round(hour - 120) for hour in hours[:2]] == [11, 22]
+    assert not store.disabled
+    assert sorted(key for key, _ in receiver.totals())[-3:] == ["day5 0", "day5 1", "day5 2"]
+    assert sum("one effect every 10 hours" in line for line in caplog.messages) == 1
+    assert sum("takes effects again" in line for line in caplog.messages) == 1
 
 
 def test_one_success_begins_the_five_days_anew(opened, receiver, clock):

@@ -1,12 +1,12 @@
 """What an application declares of a database: ``app.capture("shop", hw.capture.Postgres(url, tables=["public.orders"]))``."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from headwater.address import shown
 from headwater.capture.source import Source
 from headwater.errors import UsageError
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from headwater.capture.postgres import PostgresSource
 
 __all__ = ["Concealing", "Database", "Postgres"]
-
-PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/]*@|(password=)[^&\s]*")
 
 
 class Database(Protocol):
@@ -52,15 +50,8 @@ class Concealing(msgspec.Struct, frozen=True):
         return f"{type(self).__name__}({shown})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        shown = ((name, getattr(self, name)) for name in self.__struct_fields__)
-        return [
-            (name, PASSWORD.sub(_starred, value) if isinstance(value, str) else value)
-            for name, value in shown
-        ]
-
-
-def _starred(found: re.Match[str]) -> str:
-    return f"{found[2]}***" if found[2] else f"{found[1]}:***@"
+        fields = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return [(name, shown(value, user=True) if name == "url" else value) for name, value in fields]
 
 
 class Postgres(Concealing, frozen=True):

@@ -20,7 +20,7 @@ from headwater.capture.alarm import Alarm, Retaining
 from headwater.capture.control import Command, Control, Notice
 from headwater.capture.ledger import State, last_state, schemas
 from headwater.capture.source import Part, Record, Source
-from headwater.client import Client, producer
+from headwater.client import FENCED, Client, producer
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, CaptureError, Fenced, MachineError
 
@@ -40,7 +40,6 @@ INIT_S = 30.0
 COMMIT_TIMEOUT_S = 60.0
 BACKOFF_S = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 PAUSED_S = 0.2
-FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
 PRODUCER = {
     "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
     "compression.type": "lz4",

@@ -22,6 +22,7 @@ __all__ = ["ANEW", "MariaDBSource"]
 ANEW: Final = "snapshot"
 """The position of a capture that takes its snapshot again."""
 CONNECT_S: Final = 10
+PORT: Final = 3306
 NEVER: Final = {
     1044: "the user has no right to the database",
     1045: "the user or its password is refused",
@@ -54,6 +55,14 @@ class MariaDBSource:
         decimals: Literal["precise", "string"] = "precise",
     ) -> None:
         parts = urlsplit(url)
+        try:
+            port = parts.port or PORT
+        except ValueError:  # which quotes what may be a part of the password
+            raise UsageError(
+                "a MariaDB source has an address without a port that is a number",
+                expected="mysql://user:password@host:3306",
+                hint="in a password write / as %2F, ? as %3F and # as %23",
+            ) from None
         if parts.scheme not in {"mysql", "mariadb"} or not parts.hostname:
             raise UsageError(
                 "a MariaDB source has an unknown address", got=parts.scheme, expected="mysql://user@host:port"
@@ -74,11 +83,11 @@ class MariaDBSource:
             )
         self._address = {
             "host": parts.hostname,
-            "port": parts.port or 3306,
+            "port": port,
             "user": unquote(parts.username or ""),
             "password": unquote(parts.password or ""),
         }
-        self._where = f"{parts.hostname}:{parts.port or 3306}"
+        self._where = f"{parts.hostname}:{port}"
         self.name = name
         self._patterns = tuple(tables)
         self._wanted = re.compile("|".join(re.escape(table).replace(r"\*", "[^.]*") for table in tables))

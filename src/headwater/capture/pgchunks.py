@@ -23,7 +23,7 @@ from headwater.capture.pgconnect import PASSING, psycopg
 from headwater.capture.pgcopy import copied, unescaped
 from headwater.capture.pgoutput import Shape, parse_lsn
 from headwater.capture.source import Record
-from headwater.errors import CaptureError
+from headwater.errors import CaptureError, one_line
 
 __all__ = ["CHUNK_ROWS", "Chunked", "Chunks", "Rows", "Span", "Visible", "chunked"]
 
@@ -244,7 +244,7 @@ class Chunks:
             except psycopg.Error as error:
                 if not error.sqlstate or error.sqlstate[:2] in PASSING:
                     raise
-                self._end("snapshot failed", " ".join(str(error).split()))
+                self._end("snapshot failed", one_line(error))
             except CaptureError as error:
                 self._end("snapshot failed", str(error))
         if self._window is not None and changes.lsn >= self._window.high:

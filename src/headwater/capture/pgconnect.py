@@ -5,7 +5,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from headwater.errors import Away, CaptureError, HeadwaterError, UsageError
+from headwater.address import check_postgres
+from headwater.errors import Away, CaptureError, HeadwaterError, UsageError, one_line
 
 __all__ = ["Wire", "connect", "failures", "psycopg"]
 
@@ -36,6 +37,7 @@ EPOCH_US = 946_684_800_000_000
 
 def connect(url: str, *, replication: bool = False) -> Any:
     """A connection in autocommit, with the formats that ``pgtypes.py`` reads."""
+    check_postgres("capture", url)
     more: dict[str, Any] = {"replication": "database"} if replication else {}
     return psycopg.connect(
         url,
@@ -62,7 +64,7 @@ def failures(what: str) -> Iterator[None]:
 
 def _meant(what: str, error: Any) -> HeadwaterError:
     state = error.sqlstate or ""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     if state == "42501" or "permission denied" in text:
         return CaptureError(
             f"{what}: the role lacks a right", got=text, hint="docs/capture.md lists the rights"

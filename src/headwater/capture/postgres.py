@@ -27,7 +27,7 @@ from headwater.capture.pgcopy import copied
 from headwater.capture.pgoutput import Shape, lsn_text, parse_lsn
 from headwater.capture.pgtypes import Decimals
 from headwater.capture.source import Part, Record
-from headwater.errors import Away, CaptureError
+from headwater.errors import Away, CaptureError, one_line
 
 __all__ = ["Place", "PostgresSource", "Progress", "anew", "slot_name"]
 
@@ -259,7 +259,7 @@ class PostgresSource:
         except psycopg.errors.InsufficientPrivilege as error:
             raise CaptureError(
                 f"capture {self.name}: the role may not make its publication",
-                got=" ".join(str(error).split()),
+                got=one_line(error),
                 hint=f"let an owner of the tables run: {statement}",
             ) from error
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
-from headwater.client import producer
+from headwater.client import FENCED, producer
 from headwater.clock import Clock
 from headwater.errors import Fenced, HeadwaterError, MachineError, UsageError
 from headwater.pipeline import late
@@ -35,7 +35,6 @@ SETTINGS = {
     "queue.buffering.max.messages": 1_000_000,
     "compression.type": "lz4",
 }
-FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
 
 
 class Progress:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from headwater.clock import Clock
 from headwater.errors import UsageError
-from headwater.sink.effect import Again, Dead, Done, Effect, Mode, Outcome, Reject, check_mode
-from headwater.sink.outbox import Outbox
+from headwater.sink.effect import Again, Dead, Done, Effect, Mode, Outcome, Reject, Start, check_telling
+from headwater.sink.outbox import Outbox, Telling
 from headwater.sink.store import Feed
 
 __all__ = ["Call"]
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Telling):
     """``hw.sink.Call(function)``: calls it with each change, as an `Effect`. An exception is tried again later; `Reject` is not.
 
     With ``concurrency`` the function is called from so many threads, never twice at a time for one key.
@@ -28,12 +28,13 @@ class Call:
     function: Callable[[Effect], object]
     mode: Mode = "live"
     concurrency: int = 1
+    start: Start = "now"
     clock: Clock | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise UsageError("hw.sink.Call needs a function", got=type(self.function).__name__)
-        check_mode(self.mode)
+        check_telling(self.mode, self.start)
 
     @property
     def kind(self) -> str:
@@ -44,7 +45,12 @@ class Call:
 
     def open(self, feed: Feed) -> Outbox:
         return Outbox(
-            feed, Caller(self.function), mode=self.mode, concurrency=self.concurrency, clock=self.clock
+            feed,
+            Caller(self.function),
+            mode=self.mode,
+            start=self.start,
+            concurrency=self.concurrency,
+            clock=self.clock,
         )
 
 

@@ -12,13 +12,13 @@ from headwater.errors import Away, HeadwaterError
 from headwater.sink.effect import Again, Carrier, Dead, Done, Effect, Entry, Gone, Outcome
 from headwater.sink.journal import Record
 from headwater.sink.lane import Lane
-from headwater.sink.schedule import pause_ms
+from headwater.sink.schedule import pause_ms, probe_ms
 from headwater.sink.store import Feed, Full, Superseded
 
 __all__ = ["Courier", "dead_topic"]
 
 DISABLED_AFTER_MS = 5 * 24 * 3_600_000
-"""A receiver that has taken nothing for so long is not called any more."""
+"""A receiver that has taken nothing for so long is disabled: it gets one effect now and then, until it takes one."""
 ASKED_SECONDS_MAX = 86_400.0
 """How long a receiver may put us off with Retry-After."""
 REASON_CHARACTERS = 2_000
@@ -61,6 +61,8 @@ class Courier:
         self._ended = False
         self.disabled = ""
         """Why the receiver is not called any more; empty while it is."""
+        self._probe_due_ms: int | None = None
+        """When one that is disabled is called again, with one effect; None: never."""
         self._dead = dead_topic(feed)
         works = [
             threading.Thread(target=self._work, name=f"{feed.sink} carries", daemon=True)
@@ -190,11 +192,17 @@ class Courier:
     def _next(self) -> tuple[Lane, Entry] | None:
         with self._state:
             while not self._closing:
-                found = None if self.disabled else self._pick()
+                found = self._pick() if self._may_call() else None
                 if found is not None:
+                    if self.disabled:
+                        self._probe_due_ms = self._clock.now_ms() + probe_ms(self._chance)
                     return found
                 self._state.wait()
         return None
+
+    def _may_call(self) -> bool:
+        due = self._probe_due_ms
+        return not self.disabled or (due is not None and due <= self._clock.now_ms())
 
     def _pick(self) -> tuple[Lane, Entry] | None:
         """The next effect, partitions in turn."""
@@ -231,11 +239,12 @@ class Courier:
             case Done():
                 self._failing_since_ms = None
                 lane.end(effect)
+                self._enable()
             case Dead(reason):
                 self._bury(lane, effect, _plain(reason))
             case Gone(reason):
                 lane.retry(entry)
-                self._disable(reason)
+                self._disable(reason, None)
             case Again(reason, after_s):
                 self._put_off(lane, entry, _plain(reason), min(after_s, ASKED_SECONDS_MAX))
 
@@ -246,7 +255,8 @@ class Courier:
         pause = pause_ms(attempts, self._chance, asked_s)
         if now_ms - self._failing_since_ms >= DISABLED_AFTER_MS:
             lane.retry(entry)
-            self._disable(f"it has failed for five days, the last time with {reason}")
+            due_ms = now_ms + probe_ms(self._chance, asked_s)
+            self._disable(f"it has failed for five days, the last time with {reason}", due_ms)
         elif pause is None:
             self._bury(lane, entry.effect, f"{attempts} attempts failed, the last with {reason}")
         else:
@@ -265,14 +275,21 @@ class Courier:
         value = None if effect.deleted else msgspec.json.encode(effect.row)
         lane.end(effect, [Record(self._dead, effect.key, value, headers=tuple(headers.items()))])
 
-    def _disable(self, reason: str) -> None:
+    def _disable(self, reason: str, probe_due_ms: int | None) -> None:
+        self._probe_due_ms = probe_due_ms
         if not self.disabled:
             self.disabled = reason
-            logger.error(
-                "%s is disabled: %s; what waits for it is kept, and a restart calls it again",
-                self._carrier.name,
-                reason,
+            later = (
+                "a restart calls it again" if probe_due_ms is None else "it gets one effect every 10 hours"
             )
+            logger.error(
+                "%s is disabled: %s; what waits for it is kept, and %s", self._carrier.name, reason, later
+            )
+
+    def _enable(self) -> None:
+        if self._probe_due_ms is not None:
+            logger.warning("%s takes effects again; what has waited for it is told", self._carrier.name)
+            self.disabled, self._probe_due_ms = "", None
 
     # The thread that records.
 
@@ -300,8 +317,10 @@ class Courier:
     def _until_due(self) -> float | None:
         """Seconds until something falls due; a clock that is set is noticed, too. What is due already waits for somebody to carry it."""
         times = [due for lane in self._lanes.values() if (due := lane.schedule.due_ms()) is not None]
-        if not times or self.disabled:
+        if not times or (self.disabled and self._probe_due_ms is None):
             return None
+        if self._probe_due_ms is not None:
+            times = [max(min(times), self._probe_due_ms)]
         now_ms = self._clock.now_ms()
         return min([POLL_SECONDS, *(max(0.001, (due - now_ms) / 1000) for due in times if due > now_ms)])
 

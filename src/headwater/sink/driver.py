@@ -1,12 +1,11 @@
-"""The libraries that stores need and an installation may lack, and addresses without their secrets."""
+"""The libraries that stores need and an installation may lack."""
 
 import importlib
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from headwater.errors import UsageError
 
-__all__ = ["driver", "shown"]
+__all__ = ["driver"]
 
 
 def driver(module: str, extra: str) -> Any:
@@ -18,10 +17,3 @@ def driver(module: str, extra: str) -> Any:
         raise UsageError(
             f"this sink needs the package {name!r}", hint=f"pip install 'headwater[{extra}]'"
         ) from error
-
-
-def shown(url: str) -> str:
-    """An address as it may be printed: without user, password and query, where secrets stand."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))

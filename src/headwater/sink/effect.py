@@ -22,12 +22,15 @@ __all__ = [
     "Mode",
     "Outcome",
     "Reject",
-    "check_mode",
+    "Start",
+    "check_telling",
     "effect_of",
 ]
 
 Mode = Literal["live", "shadow", "replay"]
 MODES = ("live", "shadow", "replay")
+Start = Literal["now", "beginning"]
+STARTS = ("now", "beginning")
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -116,10 +119,12 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _revision = msgspec.json.Decoder(_Revision).decode
 
 
-def check_mode(mode: str) -> None:
-    """UsageError when it is none."""
+def check_telling(mode: str, start: str) -> None:
+    """UsageError when one of them is none."""
     if mode not in MODES:
         raise UsageError("a sink's mode is wrong", got=repr(mode), expected=" or ".join(MODES))
+    if start not in STARTS:
+        raise UsageError("a sink's start is wrong", got=repr(start), expected=" or ".join(STARTS))
 
 
 def effect_of(feed: Feed, change: Change, mode: Mode) -> Effect:

@@ -1,4 +1,4 @@
-"""FolderLock: one delivering process for each folder of view tables."""
+"""What a sink does with a folder: FolderLock, one delivering process for each folder of view tables, and `sync`."""
 
 import fcntl
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headwater.errors import StorageError
 
-__all__ = ["FolderLock"]
+__all__ = ["FolderLock", "sync"]
 
 
 class FolderLock:
@@ -24,3 +24,12 @@ class FolderLock:
 
     def release(self) -> None:
         os.close(self._file)
+
+
+def sync(folder: Path) -> None:
+    """Makes the names in a folder last; the files themselves are synced by whoever wrote them."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -6,6 +6,9 @@ effect that has ended gets a tombstone in the transaction that says so, since th
 
 A partition has one transactional producer, ``headwater.sink.<sink>.<partition>``. To claim is to initialise it: whoever held it before is
 refused its next transaction, by the log and not by us.
+
+Before all else the first partition gets a `Birth`: where the source ended when the sink was first run, for all partitions at once. So it
+does not matter when each of them is claimed, or whether it was added later.
 """
 
 import threading
@@ -19,13 +22,13 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 from confluent_kafka.admin import NewPartitions
 
 from headwater.access import Log
-from headwater.client import READING, Client, acquaint, admin, consumer, producer
+from headwater.client import FENCED, READING, Client, acquaint, admin, consumer, producer
 from headwater.errors import Away, HeadwaterError, MachineError
 from headwater.sink.effect import Entry
 from headwater.sink.store import Superseded
 from headwater.sink.topics import ask, known_as
 
-__all__ = ["Journal", "Mark", "Page", "Record"]
+__all__ = ["Birth", "Journal", "Mark", "Page", "Record"]
 
 TRANSACTION_MS = 60_000
 """A transaction that its writer has left is ended by the log after that; a claim ends it at once."""
@@ -40,6 +43,7 @@ LOOKS, LOOK_SECONDS = 100, 0.1
 BATCH_RECORDS = 10_000
 CLAIMS_AT_ONCE = 8
 MARK = "mark"
+BIRTH = "birth"
 SETTINGS: dict[str, Any] = {
     "transaction.timeout.ms": TRANSACTION_MS,
     "message.timeout.ms": TRANSACTION_MS,
@@ -49,7 +53,6 @@ SETTINGS: dict[str, Any] = {
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}
 """What has ended goes soon: a claim reads the partition from its start."""
 KEPT = {"cleanup.policy": "delete", "retention.ms": "-1"}
-FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
 NEW = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "LEADER_NOT_AVAILABLE", "_TRANSPORT"}
 """What a reader is told while a topic is being made; it goes on by itself."""
 
@@ -65,6 +68,16 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     """The id of the topic that these offsets are of."""
     failing_since_ms: int | None = None
     """The receiver has taken nothing since then."""
+    born: int = 0
+    """What lies before it was there before the sink."""
+
+
+class Birth(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the source ended when the sink was first run; a partition that is missing did not exist, or had nothing."""
+
+    ends: dict[int, int] = {}
+    origin: str = ""
+    """The id of the topic; empty where there was none yet."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -84,14 +97,14 @@ class Page:
     only a new claim tells.
     """
 
-    def __init__(self, log: Log, sink: str, topic: str, partition: int) -> None:
+    def __init__(self, log: Log, sink: str, topic: str, partition: int, writer: str = "") -> None:
         self.partition = partition
         self.broken = False
         self._aborting = False
         self._topic = topic
         self._name = f"partition {partition} of sink {sink!r}"
         self._producer = producer(
-            log, **SETTINGS, **{"transactional.id": f"headwater.sink.{sink}.{partition}"}
+            log, **SETTINGS, **{"transactional.id": f"headwater.sink.{sink}.{writer or partition}"}
         )
 
     def take_over(self) -> None:
@@ -192,6 +205,7 @@ class Journal:
         self._source = topic
         self._client = Client(log)
         self._pause = threading.Event()
+        self._birth: Birth | None = None
 
     def ensure(self, others: Iterable[str], partitions: int = 1) -> None:
         """Creates the journal, as wide as the source topic and at least so wide, and the other topics that effects go to."""
@@ -213,8 +227,35 @@ class Journal:
             self._pause.wait(LOOK_SECONDS)
         raise Away(f"topic {self.topic!r} was made, but the log does not show it")
 
-    def claim(self, partitions: Collection[int]) -> dict[int, tuple[Page, Mark, list[Entry]]]:
-        """Takes partitions over; of each its page, its mark and its unfinished effects in their order."""
+    def birth(self) -> Birth:
+        """Where the sink began, noted now if it never was. Of several that would note it, one does; the others are Superseded."""
+        if self._birth is None:
+            self.ensure([])
+            self._birth = self._noted() or self._note()
+        return self._birth
+
+    def _noted(self) -> Birth | None:
+        with _translated():
+            ends = self._client.end_offsets([self.topic])
+        for (_, partition), end in sorted(ends.items()):
+            found = self._read(partition) if end > 0 else {}
+            if BIRTH in found:
+                return msgspec.json.decode(found[BIRTH], type=Birth)
+            if found:  # a journal that is older than this note: its sink began with the topic
+                return Birth()
+        return None
+
+    def _note(self) -> Birth:
+        page = Page(self._log, self._sink, self.topic, 0, BIRTH)
+        page.take_over()
+        found = self._noted()
+        if found is None:
+            found = Birth(dict(self.ends()), self.origin())
+            page.write([Record(self.topic, BIRTH, msgspec.json.encode(found), 0)])
+        return found
+
+    def claim(self, partitions: Collection[int]) -> dict[int, tuple[Page, Mark | None, list[Entry]]]:
+        """Takes partitions over; of each its page, its mark if it has one, and its unfinished effects in their order."""
         if not partitions:
             return {}
         self.ensure([], max(partitions) + 1)
@@ -240,12 +281,13 @@ class Journal:
     def close(self) -> None:
         self._client.close()
 
-    def _claim(self, partition: int) -> tuple[Page, Mark, list[Entry]]:
+    def _claim(self, partition: int) -> tuple[Page, Mark | None, list[Entry]]:
         page = Page(self._log, self._sink, self.topic, partition)
         page.take_over()
         found = self._read(partition)
+        found.pop(BIRTH, None)
         stored = found.pop(MARK, None)
-        mark = Mark() if stored is None else msgspec.json.decode(stored, type=Mark)
+        mark = None if stored is None else msgspec.json.decode(stored, type=Mark)
         entries = [msgspec.json.decode(value, type=Entry) for value in found.values()]
         return page, mark, sorted(entries, key=lambda entry: entry.effect.offset)
 

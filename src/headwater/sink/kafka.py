@@ -3,6 +3,9 @@
 Each partition has a transactional producer of its own there, whose id says sink and partition: to claim a partition is to
 initialise it, and Kafka itself refuses the holder before. The records of a batch and the offset behind them are one
 transaction; the offset is in the compacted topic ``headwater.sink.SINK.position`` of the same cluster, by partition.
+
+A reset has a producer too. Every claim initialises it: so a reset that was slow is refused its next transaction, and never removes what
+came after a claim.
 """
 
 import contextlib
@@ -16,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headwater.access import Log, access
 from headwater.change import Change
-from headwater.client import Client, admin, producer
+from headwater.client import FENCED, Client, admin, producer
 from headwater.clock import SystemClock
 from headwater.errors import Away, MachineError, UsageError
 from headwater.sink.rows import fresh, moved
@@ -27,11 +30,12 @@ __all__ = ["Kafka"]
 TIMEOUT_S = 30.0
 MESSAGE_MS = 30_000
 RETRY_S = 0.05
-FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
 TOO_LARGE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
 REFUSED = {"_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED", "TOPIC_AUTHORIZATION_FAILED"}
 COMPACTED = {"cleanup.policy": "compact"}
 POSITIONS = COMPACTED | {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "600000"}
+RESET = "reset"
+"""What the producer of a reset is called, beside those of the partitions."""
 RESETTING = "resetting"
 """The key in the topic of positions that says that records are still to be removed."""
 
@@ -52,6 +56,9 @@ class Kafka:
 
     def __repr__(self) -> str:
         return f"Kafka({str(self._log)!r})"
+
+    def place(self, topic: str) -> str:
+        return f"{self._log}, topic {self._topic or topic}"
 
     def check(self, feed: Feed) -> None:
         if self._partitions < 1:
@@ -86,9 +93,10 @@ class _Store:
         with self._translated():
             for number in numbers:
                 self._take(number)
+            resetter = self._initialised(RESET)
             there = self._read_positions()
             if RESETTING in there:
-                self._remove_records()
+                self._remove_records(resetter)
         self._offsets = {n: offset for n, offset in self._offsets.items() if n not in partitions}
         found = {number: there[str(number)] for number in numbers if str(number) in there}
         self._offsets |= found
@@ -117,11 +125,12 @@ class _Store:
 
     def reset(self) -> None:
         with self._translated():
+            resetter = self._initialised(RESET)
             known = {*self._producers, *(int(name) for name in self._read_positions() if name != RESETTING)}
-            for number in sorted(known):
+            for number in sorted(known | self._sources()):
                 self._take(number)
-            self._transact({RESETTING: 1} | dict.fromkeys(map(str, sorted(known))))
-            self._remove_records()
+            self._transact(resetter, {RESETTING: 1} | dict.fromkeys(map(str, sorted(known))))
+            self._remove_records(resetter)
         self._producers.clear()
         self._offsets.clear()
 
@@ -132,9 +141,17 @@ class _Store:
     def _take(self, number: int) -> None:
         """A producer that fences the one before; a client can be initialised only once."""
         self._producers.pop(number, None)
-        made = self._producer(str(number))
-        made.init_transactions(TIMEOUT_S)
-        self._producers[number] = made
+        self._producers[number] = self._initialised(str(number))
+
+    def _sources(self) -> set[int]:
+        """The partitions of the source: one that was claimed and never written has no position."""
+        if self._feed.log is None:
+            return set()
+        client = Client(self._feed.log, timeout_s=TIMEOUT_S)
+        try:
+            return set(range(client.partitions().get(self._feed.topic, 0)))
+        finally:
+            client.close()
 
     def _fill(self, number: int, changes: list[Change], upto: int, begun: list[int]) -> None:
         """Sends a partition's part of a batch in a transaction that is still open at the end."""
@@ -207,23 +224,27 @@ class _Store:
                 found[name] = msgspec.json.decode(message.value(), type=int)
         return found
 
-    def _remove_records(self) -> None:
-        """Deletes every key or, where records are rows of their own, the records; then the reset is done."""
+    def _remove_records(self, resetter: Any) -> None:
+        """Deletes every key or, where records are rows of their own, the records; then the reset is done.
+
+        What is to go is looked for first, and then a transaction proves that nobody has claimed anything since: so all of it is old.
+        """
         if self._feed.append:
             bounds = self._client.bounds(self._topic)
+            self._transact(resetter, {RESETTING: 1})
             places = [TopicPartition(self._topic, number, end) for number, (_, end) in bounds.items()]
             caretaker = admin(self._log)
             for answer in caretaker.delete_records(places).values():
                 answer.result(TIMEOUT_S)
-            self._transact({RESETTING: None})
+            self._transact(resetter, {RESETTING: None})
             return
         keys = {message.key(): message.value() is not None for message in self._client.read([self._topic])}
-        self._transact({RESETTING: None}, [key for key, there in keys.items() if there])
+        self._transact(resetter, {RESETTING: None}, [key for key, there in keys.items() if there])
 
-    def _transact(self, positions: Mapping[str, int | None], deleted: Collection[bytes] = ()) -> None:
-        """Positions and deletions in one transaction of the sink's own."""
-        writer = self._producer("reset")
-        writer.init_transactions(TIMEOUT_S)
+    def _transact(
+        self, writer: Any, positions: Mapping[str, int | None], deleted: Collection[bytes] = ()
+    ) -> None:
+        """Positions and deletions in one transaction."""
         writer.begin_transaction()
         for key in deleted:
             writer.produce(self._topic, None, key)
@@ -234,13 +255,16 @@ class _Store:
             )
         writer.commit_transaction(TIMEOUT_S)
 
-    def _producer(self, part: str) -> Any:
+    def _initialised(self, part: str) -> Any:
+        """A producer with an id of the sink; whoever had it before is refused from now on."""
         settings: dict[str, Any] = {
             "transactional.id": f"headwater.sink.{self._feed.sink}.{part}",
             "transaction.timeout.ms": 2 * MESSAGE_MS,
             "message.timeout.ms": MESSAGE_MS,
         }
-        return producer(self._log, **settings)
+        made = producer(self._log, **settings)
+        made.init_transactions(TIMEOUT_S)
+        return made
 
     @contextmanager
     def _of(self, number: int) -> Iterator[None]:

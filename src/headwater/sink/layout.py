@@ -14,7 +14,7 @@ from headwater.change import Change
 from headwater.errors import UsageError
 from headwater.sink.store import Feed, Poison
 
-__all__ = ["OFFSET", "PARTITION", "VERSION", "Column", "Layout", "layout"]
+__all__ = ["OFFSET", "PARTITION", "VERSION", "Column", "Layout", "layout", "quoted"]
 
 PARTITION, OFFSET, VERSION = "_partition", "_offset", "_version"
 NULL_KEY = "[null]"
@@ -117,3 +117,8 @@ def _column(feed: Feed, name: str, kind: str) -> Column:
             expected="a number, text, boolean, timestamp, date, binary, struct, array or map",
         )
     return Column(name, known, (found[2] or "").replace(" ", "") if known == "DECIMAL" else "")
+
+
+def quoted(name: str) -> str:
+    """A name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'

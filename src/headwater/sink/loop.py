@@ -32,7 +32,7 @@ from headwater.sink.letters import DeadLetters
 from headwater.sink.message import sort
 from headwater.sink.origin import outdated
 from headwater.sink.patience import Patience
-from headwater.sink.store import Batch, Carrying, Dated, Feed, Poison, Store, Superseded, Target
+from headwater.sink.store import Batch, Beginning, Carrying, Dated, Feed, Poison, Store, Superseded, Target
 from headwater.sink.topics import Topic, TopicWatch
 
 __all__ = ["GROUP", "Counted", "Counters", "Loop"]
@@ -134,6 +134,10 @@ class Loop:
 
     def run(self) -> None:
         """Runs until `stop`; raises what will not go away by waiting."""
+        target = self._target
+        if isinstance(target, Beginning):
+            self._patience.until(lambda: target.begin(self._log, self.sink, self._topic))
+            self._patience.over()
         topic = self._find_topic()
         feed = self._find_feed()
         if topic is None or feed is None:
@@ -156,7 +160,11 @@ class Loop:
 
     def _live(self, topic: Topic) -> Topic | None:
         """From joining the group until a reason to join it anew: the topic to do it with, None when it is another one."""
-        self._patience.until(lambda: self._root(topic))
+        try:
+            self._patience.until(lambda: self._root(topic))
+        except Superseded as error:
+            self._step_back(error)
+            return topic
         self._next, self._ends, self._fresh, self._resting = {}, {}, set(), False
         self._consumer = self._join()
         try:
@@ -167,8 +175,7 @@ class Loop:
                         self._watch.hurry()
                         return None
                 except Superseded as error:
-                    logger.info("sink %s: %s; joining anew", self.sink, error)
-                    self._stopping.wait(self._chance.uniform(0, WAIT_S))
+                    self._step_back(error)
                     return topic
                 except Away as error:
                     if self._was_suspended():
@@ -180,6 +187,10 @@ class Loop:
         finally:
             self._commit_offsets()
             self._consumer.close()
+
+    def _step_back(self, error: Superseded) -> None:
+        logger.info("sink %s: %s; joining anew", self.sink, error)
+        self._stopping.wait(self._chance.uniform(0, WAIT_S))
 
     def _turn(self, topic: Topic) -> bool:
         """One round: what was assigned is claimed, what has come is applied. False when the topic is another one."""

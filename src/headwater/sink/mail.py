@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from headwater.clock import Clock
 from headwater.errors import UsageError
-from headwater.sink.effect import Again, Dead, Done, Effect, Mode, Outcome, check_mode
-from headwater.sink.outbox import Outbox
+from headwater.sink.effect import Again, Dead, Done, Effect, Mode, Outcome, Start, check_telling
+from headwater.sink.outbox import Outbox, Telling
 from headwater.sink.store import Feed
 
 __all__ = ["Mail"]
@@ -28,7 +28,7 @@ PERMANENT = 500
 
 
 @dataclass(frozen=True)
-class Mail:
+class Mail(Telling):
     """``hw.sink.Mail("mail.example.com", to="{email}", subject="Order {id}", body="…", sender="shop@example.com")``.
 
     ``to``, ``subject`` and ``body`` are templates: ``{name}`` is a column of the row and ``{total:.2f}`` one with a format; nothing else
@@ -48,6 +48,7 @@ class Mail:
     mode: Mode = "live"
     timeout_s: float = TIMEOUT_SECONDS
     concurrency: int = CONCURRENCY
+    start: Start = "now"
     clock: Clock | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +63,7 @@ class Mail:
             raise UsageError("a password for mail goes only over TLS", expected='tls="starttls" or tls="tls"')
         for template in (*self.recipients, self.subject, self.body):
             fields(template)
-        check_mode(self.mode)
+        check_telling(self.mode, self.start)
 
     @property
     def kind(self) -> str:
@@ -85,7 +86,14 @@ class Mail:
                 )
 
     def open(self, feed: Feed) -> Outbox:
-        return Outbox(feed, Postman(self), mode=self.mode, concurrency=self.concurrency, clock=self.clock)
+        return Outbox(
+            feed,
+            Postman(self),
+            mode=self.mode,
+            start=self.start,
+            concurrency=self.concurrency,
+            clock=self.clock,
+        )
 
 
 class Postman:

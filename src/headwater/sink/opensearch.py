@@ -4,6 +4,9 @@ There are no transactions there, so a document's version is made of its offset (
 often, a document never becomes older. First the documents of a batch are written, then the offsets; what was repeated after a crash
 in between changes nothing. A claim is a number in the document that holds a partition's offset: it is looked at before each
 part of a batch, and the offset moves only if that document is still the one that was looked at.
+
+A reset is a mark in a document of the same kind. Whoever finds it there makes it its own, and finishes the reset; who marked it before
+looks at the mark before each step, and stops.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,10 +15,11 @@ from typing import Any
 
 import msgspec
 
+from headwater.address import shown
 from headwater.change import Change
-from headwater.errors import Away, UsageError
+from headwater.errors import Away, UsageError, one_line
 from headwater.sink.columns import Kind, kind
-from headwater.sink.driver import driver, shown
+from headwater.sink.driver import driver
 from headwater.sink.rows import Newest, beaten, fresh, identity, moved, newest
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
 
@@ -72,12 +76,15 @@ class OpenSearch:
     def __repr__(self) -> str:
         return f"OpenSearch({shown(self.url)!r})"
 
-    def index(self, feed: Feed) -> str:
+    def index(self, topic: str) -> str:
         """The name of the index; OpenSearch has no capitals there."""
-        return self._index or feed.topic.lower()
+        return self._index or topic.lower()
+
+    def place(self, topic: str) -> str:
+        return f"{shown(self.url)}, index {self.index(topic)}"
 
     def check(self, feed: Feed) -> None:
-        name = self.index(feed)
+        name = self.index(feed.topic)
         if name != name.lower() or name[:1] in "-_+" or any(each in '\\/*?"<>| ,#:' for each in name):
             raise UsageError(
                 f"sink {feed.sink}: OpenSearch has no index of such a name",
@@ -102,23 +109,26 @@ class _Store:
         self._address = shown(target.url)
         self._target = target
         self._feed = feed
-        self._index = target.index(feed)
+        self._index = target.index(feed.topic)
         self._claims: dict[int, int] = {}
         self._offsets: dict[int, int] = {}
         options = {"ca_certs": target.ca} if target.ca else {}
         try:
             self._client = library.OpenSearch(target.url, timeout=TIMEOUT_S, max_retries=0, **options)
-        except ValueError as error:
-            raise UsageError(f"sink {feed.sink}: no address of an OpenSearch", got=self._address) from error
+        except ValueError:  # which quotes the address
+            raise UsageError(f"sink {feed.sink}: no address of an OpenSearch", got=self._address) from None
         with self._translated():
             self._prepare()
 
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
         numbers = sorted(partitions)
         with self._translated():
-            if self._held([RESETTING])[RESETTING].claim:
-                self._finish_reset()
             taken = self._take(numbers)
+            if self._held([RESETTING])[
+                RESETTING
+            ].claim:  # looked at behind the claim: one that comes later undoes the claim
+                self._finish_reset(self._mark_reset())
+                taken = self._take(numbers)
         for number, (claim, offset) in taken.items():
             self._claims[number] = claim
             self._offsets.pop(number, None)
@@ -147,9 +157,7 @@ class _Store:
 
     def reset(self) -> None:
         with self._translated():
-            marked = self._held([RESETTING])
-            self._place({RESETTING: (1, -1)}, marked)
-            self._finish_reset()
+            self._finish_reset(self._mark_reset())
         self._claims.clear()
         self._offsets.clear()
 
@@ -243,8 +251,8 @@ class _Store:
             found[number] = Held(source["claim"], source["offset"], place)
         return found
 
-    def _place(self, states: Mapping[int, tuple[int, int]], held: "Mapping[int, Held]") -> None:
-        """Moves claims and offsets, each only if nobody has touched it since it was read."""
+    def _place(self, states: Mapping[int, tuple[int, int]], held: "Mapping[int, Held]") -> "dict[int, Held]":
+        """Moves claims and offsets, each only if nobody has touched it since it was read; how they are then."""
         body = b""
         for number, (claim, offset) in states.items():
             about: dict[str, Any] = {"_id": self._id(number)}
@@ -255,6 +263,7 @@ class _Store:
             act = "create" if place is None else "index"
             body += msgspec.json.encode({act: about}) + b"\n" + msgspec.json.encode(row) + b"\n"
         answer = self._client.bulk(body=body, index=POSITIONS)
+        placed = {}
         for number, item in zip(states, answer["items"], strict=True):
             (outcome,) = item.values()
             if outcome["status"] == CONFLICT:
@@ -263,20 +272,44 @@ class _Store:
                 raise Away(
                     f"OpenSearch at {self._address} does not take positions", got=outcome["error"]["type"]
                 )
+            placed[number] = Held(*states[number], (outcome["_seq_no"], outcome["_primary_term"]))
+        return placed
 
-    def _finish_reset(self) -> None:
-        """Removes the index; then offsets, claims go on counting, and last the mark that it is to be done."""
-        self._client.indices.delete(index=self._index, ignore_unavailable=True)
-        self._prepare()
+    def _mark_reset(self) -> "Held":
+        """Makes the reset ours, whoever has begun it."""
+        return self._place({RESETTING: (1, -1)}, self._held([RESETTING]))[RESETTING]
+
+    def _finish_reset(self, mark: "Held") -> None:
+        """Forgets offsets, and so shuts all holders out; then removes the index, and last the mark that it is to be done.
+
+        The index cannot be removed on a condition. Should the mark have gone to another between the look and the removal, then the rows of
+        a successor may be gone: the reset is made anew, which lets it fill them again.
+        """
+        for _ in range(TRIES):
+            self._forget_offsets(mark)
+            self._check_mark(mark)
+            self._client.indices.delete(index=self._index, ignore_unavailable=True)
+            self._prepare()
+            if self._held([RESETTING])[RESETTING] == mark:
+                self._place({RESETTING: (0, -1)}, {RESETTING: mark})
+                return
+            mark = self._mark_reset()
+        raise Away(f"sink {self._feed.sink} is reset by others all the time")
+
+    def _check_mark(self, mark: "Held") -> None:
+        if self._held([RESETTING])[RESETTING] != mark:
+            raise Superseded(f"sink {self._feed.sink}: another process has taken its reset over")
+
+    def _forget_offsets(self, mark: "Held") -> None:
+        """Of all partitions; claims go on counting."""
         self._client.indices.refresh(index=POSITIONS)
         query = {"query": {"term": {"sink": self._feed.sink}}, "size": PARTITIONS_MAX}
         hits = self._client.search(body=query, index=POSITIONS)["hits"]["hits"]
-        numbers = [each["_source"]["partition"] for each in hits]
-        held = self._held(numbers)
+        held = self._held([each["_source"]["partition"] for each in hits])
         known = {number: (seen.claim + 1, -1) for number, seen in held.items() if number != RESETTING}
+        self._check_mark(mark)
         if known:
             self._place(known, held)
-        self._place({RESETTING: (0, -1)}, held)
 
     def _prepare(self) -> None:
         """Makes the indices, or adds to a mapping what is new; another type for a field is refused by OpenSearch."""
@@ -313,13 +346,13 @@ class _Store:
         except errors.ConnectionError as error:
             raise Away(f"OpenSearch at {self._address} does not answer", got=type(error).__name__) from error
         except (errors.AuthenticationException, errors.AuthorizationException) as error:
-            raise UsageError(f"OpenSearch at {self._address} refuses us", got=_line(error)) from error
+            raise UsageError(f"OpenSearch at {self._address} refuses us", got=one_line(error)) from error
         except errors.RequestError as error:
             raise UsageError(
-                f"OpenSearch at {self._address} does not fit sink {self._feed.sink}", got=_line(error)
+                f"OpenSearch at {self._address} does not fit sink {self._feed.sink}", got=one_line(error)
             ) from error
         except errors.OpenSearchException as error:  # overloaded, no shard, no master: it may pass
-            raise Away(f"OpenSearch at {self._address} cannot do its work", got=_line(error)) from error
+            raise Away(f"OpenSearch at {self._address} cannot do its work", got=one_line(error)) from error
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -349,7 +382,3 @@ def _field(given: Kind) -> dict[str, Any]:
         exact = {"type": "keyword", "ignore_above": KEYWORD_BYTES}
         return {"type": "text", "fields": {"keyword": exact}}
     return {"type": TYPES[given.name]}
-
-
-def _line(error: Any) -> str:
-    return f"{getattr(error, 'error', '')}: {str(error).partition(chr(10))[0][:200]}"

@@ -11,16 +11,17 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 
+from headwater.access import Access
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, HeadwaterError, UsageError
 from headwater.sink.courier import WRITING_SECONDS, Courier, dead_topic
-from headwater.sink.effect import Carrier, Effect, Entry, Mode, effect_of
+from headwater.sink.effect import Carrier, Effect, Entry, Mode, Start, effect_of
 from headwater.sink.journal import Journal, Mark, Record
 from headwater.sink.lane import Lane
 from headwater.sink.store import Batch, Feed, Poison, Superseded
 
-__all__ = ["Outbox"]
+__all__ = ["Outbox", "Telling"]
 
 WAITING_MAX = 1_000
 """A partition with so many unfinished effects takes no further batch: `apply` waits, and then the loop."""
@@ -30,6 +31,20 @@ RECORD_BYTES_MAX = 950_000
 """Below what a log takes in one record, with room for the reason of a failure."""
 
 logger = logging.getLogger(__name__)
+
+
+class Telling:
+    """What the declarations of all effects do alike."""
+
+    def begin(self, log: Access, sink: str, topic: str) -> None:
+        """Notes where the topic ends, if the sink has never run: what is there already was there before it."""
+        journal = Journal(log, sink, topic)
+        try:
+            journal.birth()
+        except Superseded as error:  # another process notes it at this moment
+            raise Away(f"sink {sink!r} is being begun by another process") from error
+        finally:
+            journal.close()
 
 
 class Outbox:
@@ -46,6 +61,7 @@ class Outbox:
         carrier: Carrier,
         *,
         mode: Mode = "live",
+        start: Start = "now",
         concurrency: int = 1,
         clock: Clock | None = None,
         waiting_max: int = WAITING_MAX,
@@ -58,6 +74,7 @@ class Outbox:
         self._feed = feed
         self._carrier = carrier
         self._mode = mode
+        self._start = start
         self._clock = clock or SystemClock()
         self._waiting_max = waiting_max
         self._room_s = room_s
@@ -86,13 +103,29 @@ class Outbox:
         others = [partition for partition in partitions if partition not in found]
         self.release(others)
         for partition, (page, stored, entries) in self._journal.claim(sorted(others)).items():
-            mark = stored
+            mark = self._first(partition) if stored is None else stored
             if self._made_anew(mark):
                 mark = self._forgotten(partition, mark)
                 page.write([page.mark(mark)])
             found[partition] = mark
             self._courier.take_up(Lane(page, mark, entries, self._clock.monotonic()))
         return {partition: mark.taken for partition, mark in found.items() if mark.taken is not None}
+
+    def _first(self, partition: int) -> Mark:
+        """The mark of a partition of which nothing was ever taken over."""
+        birth = self._journal.birth()
+        another = birth.origin and self._origin and birth.origin != self._origin
+        born = 0 if another else birth.ends.get(partition, 0)
+        mark = Mark(origin=self._origin, born=born)
+        if self._start == "beginning" or not born:
+            return mark
+        logger.info(
+            "sink %s: begins at offset %d of partition %d; what was there before it is not told",
+            self._feed.sink,
+            born,
+            partition,
+        )
+        return msgspec.structs.replace(mark, taken=born, reached=born)
 
     def _still_held(self, partition: int) -> Mark | None:
         """The mark of a partition that is ours, which a transaction proves. Then what it carries need not be stopped and read anew."""
@@ -155,13 +188,15 @@ class Outbox:
         for change in changes:
             if change.partition != partition or change.offset < taken:
                 continue
+            if self._start == "now" and change.offset < mark.born:
+                continue
             effect = self._effect(change, mark)
             if not self._carrier.wants(effect):
                 continue
             if self._mode == "shadow":
                 records.append(Record(self._shadow, effect.key, msgspec.json.encode(effect)))
                 _check_size(records[-1], change)
-            elif effect.mode == "replay" and self._mode != "replay":
+            elif change.offset < mark.reached and self._mode != "replay":
                 again += 1
             else:
                 entries.append(Entry(effect, now_ms))
@@ -181,7 +216,7 @@ class Outbox:
                 f"sink {self._feed.sink!r} cannot tell of {self._feed.topic!r}: a real-time view repeats its changes after a crash",
                 hint="make it a micro-batch view",
             )
-        usual: Mode = "replay" if change.offset < mark.reached else "live"
+        usual: Mode = "replay" if change.offset < max(mark.reached, mark.born) else "live"
         try:
             return effect_of(self._feed, change, "shadow" if self._mode == "shadow" else usual)
         except (ValueError, msgspec.MsgspecError) as error:
@@ -212,8 +247,10 @@ class Outbox:
 
     def _forgotten(self, partition: int, mark: Mark) -> Mark:
         """The mark of a partition that begins anew. In a topic that was made anew all that is there now has been told under its old offsets."""
-        reached = self._journal.ends().get(partition, 0) if self._made_anew(mark) else mark.reached
-        return msgspec.structs.replace(mark, taken=None, reached=reached, origin=self._origin)
+        if not self._made_anew(mark):
+            return msgspec.structs.replace(mark, taken=None, origin=self._origin)
+        reached = self._journal.ends().get(partition, 0)
+        return msgspec.structs.replace(mark, taken=None, reached=reached, born=0, origin=self._origin)
 
 
 def _check_size(record: Record, change: Change) -> None:

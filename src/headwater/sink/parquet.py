@@ -27,6 +27,7 @@ from headwater.errors import Away, StorageError
 from headwater.sink.arrow import Arrow
 from headwater.sink.columns import kind
 from headwater.sink.driver import driver
+from headwater.sink.folder import sync
 from headwater.sink.rows import fresh, moved
 from headwater.sink.store import Batch, Feed, Store, Superseded
 
@@ -57,6 +58,9 @@ class Parquet:
 
     def __repr__(self) -> str:
         return f"Parquet({str(self._path)!r})"
+
+    def place(self, topic: str) -> str:
+        return str((self._path / topic).resolve())
 
     def check(self, feed: Feed) -> None:
         for notation in feed.columns.values():
@@ -127,7 +131,7 @@ class _Store:
                         )
                 for number, path in written.items():
                     path.rename(self._folder / _name(number, self._offsets.get(number, 0), upto[number]))
-                _sync(self._folder)
+                sync(self._folder)
                 passed = {number: offset for number, offset in upto.items() if number not in written}
                 if passed:
                     state.offsets |= passed
@@ -169,7 +173,7 @@ class _Store:
         for path in self._folder.iterdir():
             if NAME.fullmatch(path.name):
                 path.unlink()
-        _sync(self._folder)
+        sync(self._folder)
         state.resetting = False
 
     def _remove_leftovers(self) -> None:
@@ -196,7 +200,7 @@ class _Store:
             file.flush()
             os.fsync(file.fileno())
         new.rename(path)
-        _sync(self._own)
+        sync(self._own)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -238,11 +242,3 @@ def _hidden(change: Change) -> dict[str, Any]:
         "_timestamp": change.timestamp_ms * 1000,
         "_version": change.version,
     }
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from headwater.address import check_postgres, postgres_database, shown
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
-from headwater.errors import Away, UsageError
+from headwater.errors import Away, UsageError, one_line
 from headwater.sink.layout import Layout, layout
 from headwater.sink.postgres_sql import Statements, statements
 from headwater.sink.rows import newest
@@ -76,7 +77,14 @@ class Postgres:
         self.history = history
         self.columns = columns
 
+    def __repr__(self) -> str:
+        return f"Postgres({shown(self.url)!r})"
+
+    def place(self, topic: str) -> str:
+        return f"{postgres_database(self.url)}, table {self.schema}.{self.table or topic}"
+
     def check(self, feed: Feed) -> None:
+        check_postgres(f"sink {feed.sink!r}", self.url)
         layout(feed)
         if self.history and feed.append:
             raise UsageError(
@@ -235,8 +243,8 @@ class PostgresStore:
                 raise UsageError(what, hint="write them with the text of their key columns as key") from error
         found = self._refused(suspects) if suspects else None
         if found is None:  # it was something else, and has gone
-            raise Away(f"PostgreSQL table {self._sql.table}", got=_line(error)) from error
-        raise Poison(suspects[0].partition, suspects[0].offset, f"PostgreSQL: {_line(found)}") from found
+            raise Away(f"PostgreSQL table {self._sql.table}", got=one_line(error)) from error
+        raise Poison(suspects[0].partition, suspects[0].offset, f"PostgreSQL: {one_line(found)}") from found
 
     def _refused(self, changes: Sequence[Change]) -> psycopg.Error | None:
         """Writes the changes and takes them back."""
@@ -290,8 +298,8 @@ class PostgresStore:
         state = error.sqlstate or ""
         refused = not state and any(words in str(error) for words in NOT_ADMITTED)
         if state[:2] in USAGE_FAULTS or refused or isinstance(error, psycopg.ProgrammingError):
-            return UsageError(f"PostgreSQL table {self._sql.table}: {_line(error)}")
-        return Away(f"PostgreSQL table {self._sql.table}", got=_line(error))
+            return UsageError(f"PostgreSQL table {self._sql.table}: {one_line(error)}")
+        return Away(f"PostgreSQL table {self._sql.table}", got=one_line(error))
 
 
 class _Enough(Exception):  # noqa: N818  no error: the end of a try
@@ -308,7 +316,3 @@ def _text(value: str | None) -> str:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from headwater.errors import UsageError
-from headwater.sink.layout import OFFSET, PARTITION, VERSION, Column, Layout
+from headwater.sink.layout import OFFSET, PARTITION, VERSION, Column, Layout, quoted
 
 __all__ = ["Statements", "statements"]
 
@@ -74,7 +74,7 @@ class Statements(msgspec.Struct, frozen=True):
             return
         for name, kind in self.wanted.items():
             if name not in there:
-                connection.execute(f"ALTER TABLE {self.table} ADD COLUMN {_quoted(name)} {kind}")
+                connection.execute(f"ALTER TABLE {self.table} ADD COLUMN {quoted(name)} {kind}")
             elif there[name] != kind.partition("(")[0].strip():
                 raise UsageError(
                     f"PostgreSQL table {self.table}: column {name!r} has another type",
@@ -85,8 +85,8 @@ class Statements(msgspec.Struct, frozen=True):
 
 
 def statements(shape: Layout, schema: str, table: str, *, history: bool) -> Statements:
-    full = f"{_quoted(schema)}.{_quoted(table)}"
-    position, origin = (f"{_quoted(schema)}.headwater_{name}" for name in ("position", "origin"))
+    full = f"{quoted(schema)}.{quoted(table)}"
+    position, origin = (f"{quoted(schema)}.headwater_{name}" for name in ("position", "origin"))
     ours = "WHERE sink = %(sink)s AND topic = %(topic)s"
     held = f"SELECT partition, next_offset, claim FROM {position} {ours} AND partition = ANY(%(partitions)s)"
     placed = shape.feed.append or history
@@ -106,7 +106,7 @@ def statements(shape: Layout, schema: str, table: str, *, history: bool) -> Stat
     return Statements(
         table=full,
         create=(
-            f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}",
+            f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}",
             (
                 f"CREATE TABLE IF NOT EXISTS {position} (sink text, topic text, partition integer, next_offset bigint, claim bigint NOT NULL, "
                 "at_ms bigint, PRIMARY KEY (sink, topic, partition))"
@@ -145,9 +145,9 @@ def statements(shape: Layout, schema: str, table: str, *, history: bool) -> Stat
 
 
 def _create(shape: Layout, full: str, wanted: dict[str, str], *, history: bool) -> str:
-    columns = [f"{_quoted(name)} {kind}" for name, kind in wanted.items()]
+    columns = [f"{quoted(name)} {kind}" for name, kind in wanted.items()]
     columns += [
-        f"{_quoted(start)} text GENERATED ALWAYS AS ({_quoted(window)} ->> 'start') STORED"
+        f"{quoted(start)} text GENERATED ALWAYS AS ({quoted(window)} ->> 'start') STORED"
         for start, window in shape.starts.items()
     ]
     key = (PARTITION, OFFSET) if history else shape.key
@@ -169,9 +169,7 @@ def _keyed(shape: Layout, full: str) -> dict[str, str]:
     changed = [name for name in names if name not in shape.key]
     action = "DO NOTHING"
     if changed and not shape.feed.append:
-        action = (
-            f"DO UPDATE SET {', '.join(f'{_quoted(name)} = excluded.{_quoted(name)}' for name in changed)}"
-        )
+        action = f"DO UPDATE SET {', '.join(f'{quoted(name)} = excluded.{quoted(name)}' for name in changed)}"
     if shape.feed.versioned:
         action += (
             f" WHERE excluded.{VERSION} IS NULL OR t.{VERSION} IS NULL OR excluded.{VERSION} > t.{VERSION}"
@@ -198,7 +196,7 @@ def _history(shape: Layout, full: str) -> dict[str, str]:
         f"SELECT {', '.join(f'{_key(shape, name)} AS k{n}' for n, name in enumerate(shape.key))}, min(log_offset) AS log_offset "
         f"FROM {source} GROUP BY {keys}"
     )
-    same = " AND ".join(f"t.{_quoted(name)} IS NOT DISTINCT FROM f.k{n}" for n, name in enumerate(shape.key))
+    same = " AND ".join(f"t.{quoted(name)} IS NOT DISTINCT FROM f.k{n}" for n, name in enumerate(shape.key))
     # The places of one key are all in one partition, so that an offset names one of them.
     close = (
         f"UPDATE {full} t SET valid_to = to_timestamp(o.at_ms / 1000.0) FROM ({first}) f, headwater_stage o "
@@ -221,13 +219,13 @@ def _history(shape: Layout, full: str) -> dict[str, str]:
 def _record(shape: Layout) -> tuple[list[str], list[str], str]:
     """Names of the columns, the expressions of their values, and what they come from."""
     kinds = [
-        f"{_quoted(column.name)} {'text' if column.kind == 'BINARY' else _type(column)}"
+        f"{quoted(column.name)} {'text' if column.kind == 'BINARY' else _type(column)}"
         for column in shape.columns
     ]
     if shape.feed.versioned:
         kinds.append(f"{VERSION} bigint")
     values = [
-        f"decode(r.{_quoted(c.name)}, 'base64')" if c.kind == "BINARY" else f"r.{_quoted(c.name)}"
+        f"decode(r.{quoted(c.name)}, 'base64')" if c.kind == "BINARY" else f"r.{quoted(c.name)}"
         for c in shape.columns
     ]
     source = f"headwater_stage s CROSS JOIN LATERAL json_to_record(s.value) AS r({', '.join(kinds)})"
@@ -237,13 +235,13 @@ def _record(shape: Layout) -> tuple[list[str], list[str], str]:
 def _key(shape: Layout, name: str) -> str:
     """The expression of a key column in a staged record."""
     if name in shape.starts:
-        return f"(r.{_quoted(shape.starts[name])} ->> 'start')"
+        return f"(r.{quoted(shape.starts[name])} ->> 'start')"
     kind = next(column.kind for column in shape.columns if column.name == name)
-    return f"decode(r.{_quoted(name)}, 'base64')" if kind == "BINARY" else f"r.{_quoted(name)}"
+    return f"decode(r.{quoted(name)}, 'base64')" if kind == "BINARY" else f"r.{quoted(name)}"
 
 
 def _same(shape: Layout, operator: str) -> str:
-    return " AND ".join(f"t.{_quoted(name)} {operator} {_key(shape, name)}" for name in shape.key)
+    return " AND ".join(f"t.{quoted(name)} {operator} {_key(shape, name)}" for name in shape.key)
 
 
 def _type(column: Column) -> str:
@@ -251,8 +249,4 @@ def _type(column: Column) -> str:
 
 
 def _names(names: Any) -> str:
-    return ", ".join(_quoted(name) for name in names)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    return ", ".join(quoted(name) for name in names)

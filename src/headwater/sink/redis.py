@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from headwater.errors import Away, UsageError
-from headwater.sink.driver import driver, shown
+from headwater.address import shown
+from headwater.errors import Away, UsageError, one_line
+from headwater.sink.driver import driver
 from headwater.sink.rows import Newest, fresh, moved, newest
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
 
@@ -101,6 +102,9 @@ class Redis:
     def __repr__(self) -> str:
         return f"Redis({shown(self._url)!r})"
 
+    def place(self, topic: str) -> str:
+        return f"{shown(self._url)}, keys {self._prefix or f'{topic}:'}*"
+
     def check(self, feed: Feed) -> None:
         if feed.append:
             raise UsageError(
@@ -116,11 +120,11 @@ class Redis:
             client = library.Redis.from_url(
                 self._url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
             )
-        except ValueError as error:
+        except ValueError:  # which quotes the address
             raise UsageError(
                 f"sink {feed.sink}: {shown(self._url)!r} is no address of a Redis",
                 expected="redis://, rediss:// or unix://",
-            ) from error
+            ) from None
         return _Store(
             client,
             library.exceptions,
@@ -224,11 +228,11 @@ class _Store:
         try:
             yield
         except (errors.AuthenticationError, errors.NoPermissionError) as error:
-            raise UsageError(f"Redis at {self._address} refuses us", got=_line(error)) from error
+            raise UsageError(f"Redis at {self._address} refuses us", got=one_line(error)) from error
         except (errors.ConnectionError, errors.TimeoutError, OSError) as error:
             raise Away(f"Redis at {self._address} does not answer", got=type(error).__name__) from error
         except errors.RedisError as error:  # out of memory, a replica, loading, misconfigured: it may pass
-            raise Away(f"Redis at {self._address} refuses to write", got=_line(error)) from error
+            raise Away(f"Redis at {self._address} refuses to write", got=one_line(error)) from error
 
 
 def _fields(row: Newest) -> bytes:
@@ -244,7 +248,3 @@ def _fields(row: Newest) -> bytes:
         if text != b"null":
             flat += [name, msgspec.json.decode(text, type=str) if text[:1] == b'"' else text.decode()]
     return msgspec.msgpack.encode(flat or ["", ""])
-
-
-def _line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]

@@ -7,7 +7,7 @@ import heapq
 import random
 from collections import deque
 
-__all__ = ["PAUSES_S", "Schedule", "pause_ms"]
+__all__ = ["PAUSES_S", "Schedule", "pause_ms", "probe_ms"]
 
 PAUSES_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 36_000)
 """How long each attempt waits behind the one before it; after the last of them an effect is dead."""
@@ -19,8 +19,16 @@ def pause_ms(attempts: int, chance: random.Random, asked_s: float = 0.0) -> int 
     """How long to wait after so many failed attempts, not less than the receiver has asked for; None when it was the last."""
     if attempts >= len(PAUSES_S):
         return None
-    seconds = PAUSES_S[attempts] * (1 + JITTER * chance.random())
-    return round(1000 * max(seconds, asked_s))
+    return _pause_ms(PAUSES_S[attempts], chance, asked_s)
+
+
+def probe_ms(chance: random.Random, asked_s: float = 0.0) -> int:
+    """How long a receiver that is not called any more is left in peace before it gets one effect again: the last of the pauses."""
+    return _pause_ms(PAUSES_S[-1], chance, asked_s)
+
+
+def _pause_ms(pause_s: float, chance: random.Random, asked_s: float) -> int:
+    return round(1000 * max(pause_s * (1 + JITTER * chance.random()), asked_s))
 
 
 class Schedule:

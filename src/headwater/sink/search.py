@@ -23,9 +23,10 @@ import msgspec
 
 from headwater.change import Change
 from headwater.clock import SystemClock
-from headwater.errors import Away, StorageError, UsageError
+from headwater.errors import Away, StorageError, UsageError, one_line
 from headwater.sink.columns import kind, reader
 from headwater.sink.driver import driver
+from headwater.sink.folder import sync
 from headwater.sink.rows import Newest, beaten, fresh, identity, moved, newest
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
 
@@ -53,6 +54,9 @@ class Tantivy:
 
     def __repr__(self) -> str:
         return f"Tantivy({str(self._path)!r})"
+
+    def place(self, topic: str) -> str:
+        return str((self._path / topic).resolve())
 
     def check(self, feed: Feed) -> None:
         for name, notation in feed.columns.items():
@@ -209,7 +213,7 @@ class _Store:
             file.flush()
             os.fsync(file.fileno())
         fresh_file.rename(self._folder / "current")
-        _sync(self._folder)
+        sync(self._folder)
         for other in self._folder.iterdir():
             if other.is_dir() and other != folder:
                 shutil.rmtree(other, ignore_errors=True)
@@ -310,7 +314,9 @@ class _Store:
             writer.commit()
             writer.wait_merging_threads()
         except (ValueError, OSError) as error:
-            raise StorageError(f"the index in {self._folder} cannot be written", got=_line(error)) from error
+            raise StorageError(
+                f"the index in {self._folder} cannot be written", got=one_line(error)
+            ) from error
         finally:
             writer = None  # a traceback would keep it, and tantivy's own lock with it
 
@@ -367,7 +373,7 @@ def _open(library: Any, folder: Path) -> tuple[About, Any]:
             return about, library.Index.open(str(folder / str(about.number)))
         except (ValueError, OSError) as error:
             failure = error
-    raise StorageError(f"the index in {folder} cannot be opened", got=_line(failure))
+    raise StorageError(f"the index in {folder} cannot be opened", got=one_line(failure))
 
 
 def _rows_of(library: Any, query: Any) -> Any:
@@ -375,15 +381,3 @@ def _rows_of(library: Any, query: Any) -> Any:
     partitions = library.Query.exists_query("_partition")
     occur = library.Occur
     return library.Query.boolean_query([(occur.Must, query), (occur.MustNot, partitions)])
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]

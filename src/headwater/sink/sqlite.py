@@ -19,7 +19,7 @@ import msgspec
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, StorageError, UsageError
-from headwater.sink.layout import OFFSET, PARTITION, VERSION, Layout, layout
+from headwater.sink.layout import OFFSET, PARTITION, VERSION, Layout, layout, quoted
 from headwater.sink.rows import newest
 from headwater.sink.store import Batch, Feed, Poison, Superseded
 
@@ -93,6 +93,9 @@ class Sqlite:
         self.table = table
         self.columns = columns
 
+    def place(self, topic: str) -> str:
+        return f"{self.path.resolve()}, table {(self.table or topic).lower()}"
+
     def check(self, feed: Feed) -> None:
         layout(feed)
 
@@ -114,8 +117,8 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._claims: dict[int, int] = {}
         self._upsert = _upsert(table, shape)
-        conditions = " AND ".join(f"{_quoted(name)} IS ?" for name in shape.key)
-        self._delete = f"DELETE FROM {_quoted(table)} WHERE {conditions}"  # noqa: S608  quoted
+        conditions = " AND ".join(f"{quoted(name)} IS ?" for name in shape.key)
+        self._delete = f"DELETE FROM {quoted(table)} WHERE {conditions}"  # noqa: S608  quoted
         self._decode = _decoder(shape)
         self._connection: sqlite3.Connection | None = None
         self._connect()
@@ -142,7 +145,7 @@ class SqliteStore:
 
     def reset(self) -> None:
         with self._transaction() as execute:
-            execute(f"DELETE FROM {_quoted(self._table)}")  # noqa: S608  quoted
+            execute(f"DELETE FROM {quoted(self._table)}")  # noqa: S608  quoted
             # Counted on, not removed: whoever still holds a claim must not write behind this.
             forget = "UPDATE headwater_position SET next_offset = NULL, at_ms = NULL, claim = claim + 1"
             execute(f"{forget} WHERE sink = ? AND topic = ?", self._name)
@@ -250,15 +253,15 @@ def _upsert(table: str, shape: Layout) -> str:
     elif shape.feed.versioned:
         names = [*names, VERSION]
     marks = ", ".join("?" * len(names))
-    listed = ", ".join(map(_quoted, names))
-    target = ", ".join(map(_quoted, shape.key))
-    changed = [_quoted(name) for name in names if name not in shape.key]
-    insert = f"INSERT INTO {_quoted(table)} ({listed}) VALUES ({marks}) ON CONFLICT ({target})"  # noqa: S608  quoted
+    listed = ", ".join(map(quoted, names))
+    target = ", ".join(map(quoted, shape.key))
+    changed = [quoted(name) for name in names if name not in shape.key]
+    insert = f"INSERT INTO {quoted(table)} ({listed}) VALUES ({marks}) ON CONFLICT ({target})"  # noqa: S608  quoted
     if shape.feed.append or not changed:
         return f"{insert} DO NOTHING"
     update = f"{insert} DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in changed)}"
     if shape.feed.versioned:
-        mine = f"{_quoted(table)}.{VERSION}"
+        mine = f"{quoted(table)}.{VERSION}"
         update += f" WHERE excluded.{VERSION} IS NULL OR {mine} IS NULL OR excluded.{VERSION} > {mine}"
     return update
 
@@ -271,19 +274,19 @@ def _migrate(connection: sqlite3.Connection, table: str, shape: Layout) -> None:
     if shape.feed.versioned:
         wanted[VERSION] = "BIGINT"
     connection.execute("BEGIN IMMEDIATE")
-    there = {name: kind for _, name, kind, *_ in connection.execute(f"PRAGMA table_info({_quoted(table)})")}
+    there = {name: kind for _, name, kind, *_ in connection.execute(f"PRAGMA table_info({quoted(table)})")}
     if not there:
-        columns = [f"{_quoted(name)} {kind}" for name, kind in wanted.items()]
+        columns = [f"{quoted(name)} {kind}" for name, kind in wanted.items()]
         columns += [
-            f"{_quoted(start)} TEXT GENERATED ALWAYS AS (json_extract({_quoted(window)}, '$.start')) STORED"
+            f"{quoted(start)} TEXT GENERATED ALWAYS AS (json_extract({quoted(window)}, '$.start')) STORED"
             for start, window in shape.starts.items()
         ]
-        key = ", ".join(map(_quoted, shape.key))
-        connection.execute(f"CREATE TABLE {_quoted(table)} ({', '.join(columns)}, UNIQUE ({key}))")
+        key = ", ".join(map(quoted, shape.key))
+        connection.execute(f"CREATE TABLE {quoted(table)} ({', '.join(columns)}, UNIQUE ({key}))")
     else:
         for name, kind in wanted.items():
             if name not in there:
-                connection.execute(f"ALTER TABLE {_quoted(table)} ADD COLUMN {_quoted(name)} {kind}")
+                connection.execute(f"ALTER TABLE {quoted(table)} ADD COLUMN {quoted(name)} {kind}")
             elif there[name] != kind:
                 connection.execute("ROLLBACK")
                 raise UsageError(
@@ -339,7 +342,3 @@ def _plain(value: Any) -> Any:
 def _reason(error: Exception, shape: Layout) -> str:
     kinds = ", ".join(f"{column.name} {column.kind}" for column in shape.columns)
     return f"the record does not fit {kinds}: {error}"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

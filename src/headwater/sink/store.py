@@ -14,7 +14,18 @@ from headwater.access import Access
 from headwater.change import Change
 from headwater.errors import Away, HeadwaterError
 
-__all__ = ["Batch", "Carrying", "Dated", "Feed", "Full", "Poison", "Store", "Superseded", "Target"]
+__all__ = [
+    "Batch",
+    "Beginning",
+    "Carrying",
+    "Dated",
+    "Feed",
+    "Full",
+    "Poison",
+    "Store",
+    "Superseded",
+    "Target",
+]
 
 
 class Feed(msgspec.Struct, frozen=True):
@@ -92,10 +103,19 @@ class Carrying(Protocol):
         """Another is about to claim them: what is under way comes to its end."""
 
 
+@runtime_checkable
+class Beginning(Protocol):
+    """What a target may do beside: it notes where a sink begins that has never run."""
+
+    def begin(self, log: Access, sink: str, topic: str) -> None:
+        """Called first of all, before the topic is there or a view has its first result; a sink that has begun is left as it is. Away when it cannot be."""
+
+
 class Target(Protocol):
     """The declaration of a store, as an application writes it: ``hw.sink.Postgres(url)``. Making one opens nothing.
 
-    One that takes rows as they are, whatever their columns, says ``typed = False``.
+    One that takes rows as they are, whatever their columns, says ``typed = False``. One that has something outside to itself, a table or a
+    folder, says with ``place(topic)`` what, in words that may be printed: a second sink with the same words is refused.
     """
 
     @property

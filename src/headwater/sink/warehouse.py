@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headwater.address import shown
 from headwater.change import Change
-from headwater.errors import Away, UsageError
+from headwater.errors import Away, UsageError, one_line
 from headwater.sink.arrow import Arrow
 from headwater.sink.columns import kind
-from headwater.sink.driver import driver, shown
+from headwater.sink.driver import driver
 from headwater.sink.rows import fresh, moved, newest
 from headwater.sink.store import Batch, Feed, Store, Superseded
 
@@ -63,6 +64,9 @@ class Delta:
     def shown(self) -> str:
         """Where it is, for messages."""
         return shown(self._path) if "://" in self._path else self._path
+
+    def place(self, topic: str) -> str:
+        return f"{self.shown if '://' in self._path else Path(self._path).resolve()}/{topic}"
 
     def check(self, feed: Feed) -> None:
         for notation in feed.columns.values():
@@ -153,12 +157,19 @@ class _Store:
         """Nothing is open between two calls."""
 
     def _write(self, rows: Any, states: Mapping[int, tuple[int, int]]) -> None:
-        """One commit with the rows; the claims are those of the version that it builds on."""
+        """One commit with the rows; the claims are those of the version that it builds on.
+
+        A store of objects may take a commit and report that it failed. The application transactions in the table say what is true: claim and
+        offset are those that the commit carried, and so the rows are there.
+        """
+        seen = {number: self._state(number) for number in states}
         for number, (claim, _) in states.items():
-            if self._state(number)[0] != claim:
+            if seen[number][0] != claim:
                 raise Superseded(
                     f"sink {self._feed.sink}: partition {number} was taken over by another process"
                 )
+        if seen == states:
+            return  # a commit of ours that was reported as failed, or nothing has moved
         if self._feed.append:
             if rows.num_rows:
                 self._library.write_deltalake(
@@ -274,7 +285,7 @@ class _Store:
                     return act()
                 except self._failed as error:
                     failure = error
-            raise Away(f"the table in {self._where} is changed by others all the time", got=_line(failure))
+            raise Away(f"the table in {self._where} is changed by others all the time", got=one_line(failure))
 
         return self._asked(attempt)
 
@@ -283,9 +294,9 @@ class _Store:
         try:
             return act()
         except errors.SchemaMismatchError as error:
-            raise UsageError(f"the table in {self._where} has other columns", got=_line(error)) from error
+            raise UsageError(f"the table in {self._where} has other columns", got=one_line(error)) from error
         except (errors.DeltaError, OSError) as error:
-            raise Away(f"the table in {self._where} cannot be reached", got=_line(error)) from error
+            raise Away(f"the table in {self._where} cannot be reached", got=one_line(error)) from error
 
 
 def _marks(change: Change, *, anew: bool) -> dict[str, Any]:
@@ -295,7 +306,3 @@ def _marks(change: Change, *, anew: bool) -> dict[str, Any]:
         "_deleted": change.value is None,
         "_anew": anew,
     }
-
-
-def _line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:200]

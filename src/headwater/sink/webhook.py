@@ -12,8 +12,8 @@ import msgspec
 
 from headwater.clock import Clock, SystemClock
 from headwater.errors import UsageError
-from headwater.sink.effect import Again, Done, Effect, Gone, Mode, Outcome, check_mode
-from headwater.sink.outbox import Outbox
+from headwater.sink.effect import Again, Done, Effect, Gone, Mode, Outcome, Start, check_telling
+from headwater.sink.outbox import Outbox, Telling
 from headwater.sink.store import Feed
 
 __all__ = ["Webhook"]
@@ -27,7 +27,7 @@ AGENT = "headwater"
 
 
 @dataclass(frozen=True)
-class Webhook:
+class Webhook(Telling):
     """``hw.sink.Webhook(url, secret)``: posts each change to an address, signed, until it is answered with a 2xx.
 
     ``secret`` is one of Standard Webhooks (``whsec_`` and base64) or several: while one is replaced by the next, calls are signed with
@@ -39,6 +39,7 @@ class Webhook:
     mode: Mode = "live"
     timeout_s: float = TIMEOUT_SECONDS
     concurrency: int = CONCURRENCY
+    start: Start = "now"
     clock: Clock | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -47,7 +48,7 @@ class Webhook:
             raise UsageError("a webhook needs an address", expected="https://host/path")
         if self.timeout_s <= 0 or self.concurrency < 1:
             raise UsageError("a webhook needs a timeout_s above 0 and a concurrency of at least 1")
-        check_mode(self.mode)
+        check_telling(self.mode, self.start)
 
     @property
     def kind(self) -> str:
@@ -62,7 +63,9 @@ class Webhook:
     def open(self, feed: Feed) -> Outbox:
         clock = self.clock or SystemClock()
         poster = Poster(self.url, self.secret, self.timeout_s, self.concurrency, clock)
-        return Outbox(feed, poster, mode=self.mode, concurrency=self.concurrency, clock=clock)
+        return Outbox(
+            feed, poster, mode=self.mode, start=self.start, concurrency=self.concurrency, clock=clock
+        )
 
 
 class Poster:

@@ -1,0 +1,101 @@
+"""What a store promises beside where it is a table of a SQL database."""
+
+import json
+from typing import Any, Protocol
+
+import pytest
+
+from headwater.change import Change
+from headwater.errors import UsageError
+from headwater.sink.store import Batch, Dated, Feed
+from sink.contract import Contract, Place, batch, change, feed
+
+AT_MS = 1_769_853_600_000
+
+
+class SqlPlace(Place, Protocol):
+    """A place that can be asked."""
+
+    def query(self, text: str) -> list[tuple[Any, ...]]:
+        """The rows of a SELECT."""
+
+
+def row(value: dict[str, Any], offset: int = 0, key: str = "k", **more: Any) -> Change:
+    """A row of a feed with any columns, a second after the one before it."""
+    return Change(key, json.dumps(value), 0, offset, AT_MS + offset * 1000, **more)
+
+
+class SqlContract(Contract):
+    """The promises of a table, one test each."""
+
+    def test_keys_of_several_columns_with_nulls_and_windows_are_one_row_each(self, place: SqlPlace):
+        kinds = {"window": "STRUCT<start: TIMESTAMP, end: TIMESTAMP>", "c": "STRING", "n": "INT"}
+        of = Feed("s", "t", ("window", "c"), kinds)
+        start = "2026-01-31T10:00:00.000000Z"
+        window = {"start": start, "end": "2026-01-31T11:00:00.000000Z"}
+        key, none = json.dumps([start, "DE"]), json.dumps([start, None])
+        store = place.target.open(of)
+        store.claim([0])
+        for n in range(1, 4):
+            of_null = row({"window": window, "c": None, "n": n}, 2 * n, none)
+            store.apply(batch(of_null, row({"window": window, "c": "DE", "n": n + 5}, 2 * n + 1, key)))
+
+        assert place.query("SELECT window_start, c, n FROM t ORDER BY n") == [
+            (start, None, 3),
+            (start, "DE", 8),
+        ]
+        store.apply(batch(Change(none, None, 0, 15, 0), Change(key, None, 0, 16, 0)))
+        assert place.query("SELECT * FROM t") == []
+        store.close()
+
+    def test_rows_of_an_append_feed_are_identified_by_their_place(self, place: SqlPlace):
+        of = Feed("s", "t", ("id",), {"id": "STRING"}, append=True)
+        store = place.target.open(of)
+        store.claim([0])
+        store.apply(batch(row({"id": "a"}, 0, "a"), row({"id": "a"}, 1, "a"), Change("a", None, 0, 2, 0)))
+        store.close()
+
+        assert place.query("SELECT * FROM t") == [(0, 0, "a"), (0, 1, "a")]
+
+    def test_an_older_version_never_replaces_a_newer_one(self, place: SqlPlace):
+        of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"}, versioned=True)
+        store = place.target.open(of)
+        store.claim([0])
+        for n, versions in enumerate([(1, 3, 2), (1,), (5, 4)]):
+            changes = [
+                row({"id": "a", "n": v, "_version": v}, 10 * n + i, "a", version=v)
+                for i, v in enumerate(versions)
+            ]
+            store.apply(batch(*changes))
+        store.close()
+
+        assert place.query("SELECT * FROM t") == [("a", 5, 5)]
+
+    def test_new_columns_are_added_and_another_type_is_refused(self, place: SqlPlace):
+        def of(**columns: str) -> Feed:
+            return Feed("s", "t", ("id",), {"id": "STRING"} | columns)
+
+        for n, columns in enumerate([{"n": "INT"}, {"m": "DOUBLE"}]):
+            store = place.target.open(of(**columns))
+            store.claim([0])
+            store.apply(batch(row({"id": f"a{n}"} | dict.fromkeys(columns, n + 1), n, f"a{n}")))
+            store.close()
+
+        assert place.query("SELECT * FROM t ORDER BY id") == [("a0", 1, None), ("a1", None, 2)]
+        with pytest.raises(UsageError, match="column 'n' has another type"):
+            place.target.open(of(n="STRING"))
+
+    def test_a_store_knows_its_topic_and_when_it_was_complete(self, place: SqlPlace):
+        store = place.target.open(feed())
+        assert isinstance(store, Dated)
+        store.claim([0, 1])
+        store.adopt("abc")
+        store.apply(batch(change("a", 1, 0)))
+        assert store.origin() == "abc"
+        assert dict(store.at_ms()) == {0: AT_MS}
+        store.apply(Batch((), {0: 1}))
+        assert store.at_ms()[0] > AT_MS
+        store.reset()
+        assert store.origin() == ""
+        assert dict(store.at_ms()) == {}
+        store.close()
