@@ -17,7 +17,7 @@ from headwater.schema import Column, Event, columns
 
 __all__ = ["RESERVED", "Capture", "Graph", "Sink", "Stream", "View"]
 
-RESERVED = (".progress", ".late", ".ledger", ".invalid", ".dead", ".shadow")
+RESERVED = (".progress", ".late", ".ledger", ".invalid", ".dead", ".shed", ".shadow")
 """Endings of topics that Headwater writes beside a view or stream."""
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
