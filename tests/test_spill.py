@@ -55,6 +55,16 @@ def test_the_next_one_of_the_folder_goes_on_where_the_last_one_stood(tmp_path):
     assert [r.headers for r in again.first(6)] == names[4:]
 
 
+def test_records_may_come_while_others_are_sent(tmp_path):
+    spill = filled(tmp_path, 3)
+    assert values(spill) == [0, 1, 2]
+    spill.append(record(3), 0)
+    spill.pass_over({})
+    assert values(spill) == [3]
+    spill.append(record(4), 0)
+    assert values(spill) == [3, 4]
+
+
 @pytest.mark.parametrize("cut", [1, 9, 20])
 def test_a_record_that_a_crash_has_cut_is_left_out_and_those_before_it_stay(tmp_path, cut):
     filled(tmp_path, 5).close()

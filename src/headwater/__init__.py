@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from headwater.app import App
     from headwater.errors import (
         Behind,
-        Full,
         HeadwaterError,
         MachineError,
+        Overloaded,
         ProtocolError,
         StorageError,
         UsageError,
@@ -45,9 +45,9 @@ __all__ = [
     "App",
     "Behind",
     "Event",
-    "Full",
     "HeadwaterError",
     "MachineError",
+    "Overloaded",
     "Position",
     "ProtocolError",
     "StorageError",

@@ -9,7 +9,7 @@
     ├── Away              a store or database: it does not answer, and may come back
     ├── Fenced            a successor: it has taken over, and this process ends
     ├── Behind            a view: it has not come as far as was asked, in the time that was given
-    ├── Full              a queue: it has had no room for as long as was to be waited
+    ├── Overloaded        a writer: it has had no room for as long as was to be waited
     └── Refused           a request that the log answers with one of Kafka's error codes
 
 The message says what is wrong, what was found, what was expected and what to do; the parts stay
@@ -25,9 +25,9 @@ __all__ = [
     "CaptureError",
     "ErrorCode",
     "Fenced",
-    "Full",
     "HeadwaterError",
     "MachineError",
+    "Overloaded",
     "ProtocolError",
     "Refused",
     "StorageError",
@@ -106,8 +106,8 @@ class Behind(HeadwaterError):  # noqa: N818  it may still come
     exit_code = 7
 
 
-class Full(HeadwaterError):  # noqa: N818  there may be room again
-    """A queue has had no room for as long as was to be waited: what was given last is not in it."""
+class Overloaded(HeadwaterError):  # noqa: N818  there may be room again
+    """A writer has had no room for as long as was to be waited: it has not taken what was given last."""
 
     exit_code = 9
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from confluent_kafka import KafkaError, Producer
 
 from headwater.clock import Clock
-from headwater.errors import Full, MachineError
+from headwater.errors import MachineError, Overloaded
 from headwater.limit import Bucket
 
 __all__ = ["POLL_S", "Blocking", "Line", "Record", "Sending", "Way", "no_room"]
@@ -116,7 +116,7 @@ class Way(Protocol):
     """What becomes of records for which there is no room. Any thread may call."""
 
     def give(self, record: Record, sending: Sending) -> None:
-        """Takes a record over; what becomes of it, ``sending`` is told. Raises Full if it cannot be taken in time."""
+        """Takes a record over; what becomes of it, ``sending`` is told. Raises Overloaded if it cannot be taken in time."""
         ...
 
     def settle(self, sending: Sending, limit: float) -> None:
@@ -151,9 +151,9 @@ class Blocking:
         """Nothing is held."""
 
 
-def no_room(topic: str, wait_s: float) -> Full:
+def no_room(topic: str, wait_s: float) -> Overloaded:
     """What is said when a record has waited for long enough."""
-    return Full(
+    return Overloaded(
         f"there was no room for a record for {topic!r} within {wait_s:g} s",
         hint="the log is slow or away, or the limit is low: send less, or give a larger queue, limit or wait",
     )

@@ -109,8 +109,10 @@ class Spill:
                 for _, topic, key, value, at_ms in bodies:
                     name = self.name(self.mark.sent + len(found))
                     found.append(Record(topic, key, value, 0, at_ms, [(HEADER, name)]))
-                if byte >= self._sizes[base]:
-                    base, byte = min((other for other in self._sizes if other > base), default=self.end), 0
+                following = min((other for other in self._sizes if other > base), default=None)
+                if byte < self._sizes[base] or following is None:
+                    break
+                base, byte = following, 0
             self._ahead = (len(found), (base, byte))
             return found
 

@@ -20,7 +20,7 @@ from headwater.client import Client, producer
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings, load
 from headwater.drain import Spilling
-from headwater.errors import Full, HeadwaterError, UsageError
+from headwater.errors import HeadwaterError, Overloaded, UsageError
 from headwater.graph import Stream
 from headwater.limit import Bucket, Limit
 from headwater.outgoing import Blocking, Line, Record, Sending, Way
@@ -145,10 +145,10 @@ class Writer:
         self._client.close()
 
     def flush(self, timeout: float = TIMEOUT_S) -> None:
-        """Waits until nothing is left in the file of a writer that spills; Full if that takes longer."""
+        """Waits until nothing is left in the file of a writer that spills; Overloaded if that takes longer."""
         if self._spilling is not None and not self._spilling.flush(timeout):
             left = self._spilling.waiting
-            raise Full(
+            raise Overloaded(
                 f"{left} records still wait in the file after {timeout:g} s", hint="is the log slow or away?"
             )
 
