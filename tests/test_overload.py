@@ -1,8 +1,11 @@
 """A writer for which there is no room: it waits, keeps, or leaves out, and every record is accounted for."""
 
+import contextlib
+import http.client
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +20,7 @@ from headwater.client import Client
 from headwater.outgoing import Record, Sending
 from headwater.shed import Waiting
 from headwater.testing import SettableClock
-from servers import both_logs, wait_until
+from servers import answers, both_logs, free_port, wait_until
 
 
 @pytest.fixture
@@ -282,3 +285,41 @@ def test_kills_while_the_file_is_sent_neither_lose_nor_double_a_record(bootstrap
     assert process.wait(60) == 0
     process.stdout.close()
     assert_in_order(bootstrap, topic, 20_000)
+
+
+# ---- the console -----------------------------------------------------------------------------------------
+
+CONSOLE = """
+import sys
+from headwater.config import Settings
+from headwater.node import serve_console
+from headwater.view import Info
+log, folder, port = sys.argv[1:]
+settings = Settings(log=f"kafka://{log}", store=f"sqlite:{folder}", console_port=int(port))
+serve_console(settings, Info("shop", log, ()), connections_max=5)
+"""
+
+
+def test_a_console_with_too_many_connections_says_so_and_serves_again_when_they_have_gone(
+    bootstrap, tmp_path
+):
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-c", CONSOLE, bootstrap, str(tmp_path), str(port)])
+
+    def status() -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", "/health")
+            return connection.getresponse().status
+
+    try:
+        wait_until(lambda: answers(port), 30, "the console's port")
+        wait_until(lambda: status() == 200, 20, "an answer")
+        with contextlib.ExitStack() as held:
+            for _ in range(5):
+                held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            wait_until(lambda: status() == 503, 20, "a refusal")
+        wait_until(lambda: status() == 200, 20, "an answer again")
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0

@@ -171,7 +171,7 @@ class Publisher:
         """Before a batch is planned: until those who follow the view's rows are near enough."""
         while self._pace is not None and (slow := self._pace.too_far()) is not None:
             if self.waits_for is None:
-                logger.warning(
+                logger.info(
                     "view %s waits for %s, which is %d records behind",
                     self._view.name,
                     slow.name,
