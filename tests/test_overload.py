@@ -233,6 +233,23 @@ def test_a_log_that_stands_still_fills_the_file_and_then_blocks(own_broker, tmp_
         assert_in_order(own_broker.bootstrap, "orders", 10 + kept)
 
 
+def test_after_a_failure_records_wait_in_the_file_until_the_log_answers(own_broker, tmp_path):
+    Client(own_broker.bootstrap).ensure_topics(["orders"], 2)
+    with hw.Writer(own_broker.bootstrap, full="spill", name="till", folder=tmp_path, timeout=2) as writer:
+        writer.put("orders", numbers(0, 5))
+        os.kill(own_broker.pid, signal.SIGSTOP)
+        with pytest.raises(hw.MachineError, match="1 of 1 records for 'orders' were not acknowledged"):
+            writer.put("orders", [(b"lost", b"1000")])
+        assert writer.put("orders", numbers(5, 50)) == hw.Position()
+        assert writer.counts() == hw.write.Counts(given=51, sent=5, shed=0, waiting=45, failed=1)
+        os.kill(own_broker.pid, signal.SIGCONT)
+        writer.flush(30)
+        assert sum(writer.put("orders", numbers(50, 60)).of("orders").values()) >= 60
+        assert writer.counts() == hw.write.Counts(given=61, sent=60, shed=0, waiting=0, failed=1)
+    found = Counter(n for n in values(own_broker.bootstrap, "orders") if n < 1000)
+    assert found == Counter(range(60))
+
+
 PROGRAM = """
 import sys
 import headwater as hw

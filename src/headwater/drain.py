@@ -25,6 +25,7 @@ BATCH_RECORDS = 500
 """Records between two marks."""
 RECORD_BYTES_MAX = 1_000_000
 """Key and value; the client library sends no larger ones either."""
+IDLE_S = 1.0
 AGAIN_S = 1.0
 """Before records are tried again that the log has refused."""
 SETTLE_S = 2.0
@@ -117,11 +118,11 @@ class Spilling:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                # What is still on the direct way was given before.
-                if not self._spill.waiting or len(self._line.producer):
-                    self._line.producer.poll(0)
-                    self._filled.wait(POLL_S)
-                    self._filled.clear()
+                self._filled.clear()
+                if not self._spill.waiting:
+                    self._filled.wait(IDLE_S)
+                elif len(self._line.producer):  # what is still on the direct way was given before
+                    self._line.producer.poll(POLL_S)
                 elif self._drain.batch(self._stopping):
                     self._away = False
             except Exception as error:
