@@ -85,6 +85,13 @@ def test_a_line_without_a_key_is_refused_by_its_number(headwater, topic):
     )
 
 
+def test_produce_keeps_to_a_limit_and_refuses_a_wrong_one(headwater, topic):
+    begun = time.monotonic()
+    headwater("produce", topic, "--limit", "50/s burst 5", text="x\n" * 30)
+    assert time.monotonic() - begun >= 0.5
+    headwater("produce", topic, "--limit", "much", text="x\n", fails=True)
+
+
 def test_produce_tells_the_position_and_wait_ends_when_the_view_has_come_so_far(headwater, bootstrap, topic):
     headwater("topic", "create", topic)
     assert headwater("produce", topic, text="a\n") == ""  # nothing that would break a pipe

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwater import sketch
     from headwater.app import App
-    from headwater.errors import Behind, HeadwaterError, MachineError, ProtocolError, StorageError, UsageError
+    from headwater.errors import (
+        Behind,
+        HeadwaterError,
+        MachineError,
+        Overloaded,
+        ProtocolError,
+        StorageError,
+        UsageError,
+    )
     from headwater.late import ARRIVAL, correct, drop, side
     from headwater.operators import (
         calendar,
@@ -39,6 +47,7 @@ __all__ = [
     "Event",
     "HeadwaterError",
     "MachineError",
+    "Overloaded",
     "Position",
     "ProtocolError",
     "StorageError",

@@ -34,8 +34,10 @@ Key = str | Sequence[str]
 class App:
     """An application: a name, its streams, its tables and its views. Declaring starts nothing and opens nothing."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, pace: Literal["", "sink"] = "") -> None:
+        """With ``pace="sink"`` no view in batches reads faster than the slowest sink of its rows; a view may say otherwise."""
         self.name = name
+        self.pace = pace
         self.folder: Path | None = None
         self._streams: list[Stream] = []
         self._views: list[View] = []
@@ -96,12 +98,14 @@ class App:
         forget: str | None = None,
         append: bool = False,
         emit: Literal["changes", "ready"] = "changes",
+        pace: Literal["", "sink"] | None = None,
     ) -> Callable[[Function], Function]:
         """Declares the decorated function as a view: DataFrames in, DataFrame out, one row for each key.
 
         ``late`` says what becomes of records that come after their window: ``hw.side()``, ``hw.drop()``, ``hw.correct("1 day")``. A row that has not changed for ``forget`` leaves the view.
         ``emit="ready"`` publishes a row only once the watermark says that it is complete.
         With ``append`` each row is a record of its own and replaces none: a stream made of streams.
+        ``pace="sink"``: it waits when a sink of its rows is too far behind (``docs/overload.md``); without it, as the app says.
         Inputs are the parameter names, or ``inputs={"parameter": "stream"}``: streams, tables, and other views. The function stays
         callable in tests.
         """
@@ -131,6 +135,7 @@ class App:
                     forget=forget,
                     append=append,
                     emit=emit,
+                    pace=self._pace(pace, latency),
                 )
             )
             return function
@@ -149,6 +154,7 @@ class App:
         forget: str | None = None,
         append: bool = False,
         emit: Literal["changes", "ready"] = "changes",
+        pace: Literal["", "sink"] | None = None,
     ) -> None:
         """Declares a view by a SQL query over streams, tables and views; ``inputs={"alias": "stream"}`` names streams that are no SQL names."""
         mapped = (
@@ -167,8 +173,15 @@ class App:
                 forget=forget,
                 append=append,
                 emit=emit,
+                pace=self._pace(pace, latency),
             )
         )
+
+    def _pace(self, given: Literal["", "sink"] | None, latency: str) -> Literal["", "sink"]:
+        """What a view says, or the app; real-time views are not meant by the app."""
+        if given is not None:
+            return given
+        return self.pace if latency == "batch" else ""
 
     def sink(self, source: str, target: "Target", *, name: str | None = None) -> None:
         """Keeps a store in step with a stream, table or view: ``app.sink("revenue", hw.sink.Postgres(url))``.

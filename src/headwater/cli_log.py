@@ -159,6 +159,10 @@ def produce(
             help="key (Kafka's murmur2), round-robin, sticky, or FILE.PY:FUNCTION of key and number of partitions."
         ),
     ] = "key",
+    limit: Annotated[
+        str | None,
+        typer.Option(help="How many records may leave: 1000/s, 600/min burst 20.", show_default=False),
+    ] = None,
     position: Annotated[
         bool, typer.Option("--position", help="Print the position behind the records, for headwater wait.")
     ] = False,
@@ -171,7 +175,7 @@ def produce(
     from headwater.operate.pipe import write
     from headwater.partition import named
 
-    written = write(_access(log), name, sys.stdin.buffer, key_separator, named(partitioner))
+    written = write(_access(log), name, sys.stdin.buffer, key_separator, named(partitioner), limit=limit)
     if as_json:
         typer.echo(written.json(), nl=False)
     elif position:

@@ -1,4 +1,4 @@
-"""The commands that look after views: list, rows, reset, scale, state, rebuild, check."""
+"""The commands that look after views: list, status, rows, reset, scale, state, rebuild, check."""
 
 import difflib
 from pathlib import Path
@@ -34,6 +34,25 @@ def view_list() -> None:
         extent = ViewTable(path).extent()
         changed = datetime.fromtimestamp((extent.changed_at_ms or 0) / 1000, UTC).isoformat(" ", "seconds")
         typer.echo(f"{path.stem:<40} {extent.rows:>10,} rows   {changed if extent.rows else '-'}")
+
+
+@view.command("status", epilog=examples("headwater view status shop.py"))
+def view_status(app: AppFile) -> None:
+    """Who follows the rows of each view, how far behind they are, and which views wait for them."""
+    from headwater.app import App
+    from headwater.client import Client
+    from headwater.pace import Pace
+
+    settings = load()
+    graph, client = App.load(str(app)).graph(), Client(settings.access)
+    typer.echo(f"{'view':<32} {'followed by':<40} {'behind':>10}  pace")
+    for name, each in graph.views.items():
+        pace = Pace(client, graph, name, settings.pace_records)
+        slow = pace.too_far() if each.pace else None
+        for follower in pace.trailing():
+            said = "waits" if follower.name == (slow and slow.name) else each.pace or "-"
+            typer.echo(f"{name:<32} {follower.name:<40} {follower.records:>10,}  {said}")
+    client.close()
 
 
 @view.command("reset", epilog=examples("headwater view reset revenue"))

@@ -208,11 +208,11 @@ class Client:
             except TimeoutError as error:
                 raise self._unreachable(f"no answer within {self._timeout_s:.0f} s") from error
 
-    def end_offsets(self, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+    def end_offsets(self, topics: Iterable[str], *, uncommitted: bool = False) -> dict[tuple[str, int], int]:
         """The offset behind the last record of every partition; a topic that does not exist has none."""
-        known = self.partitions()
+        known, group = self.partitions(), UNCOMMITTED if uncommitted else READER
         return {
-            (topic, partition): self._end(TopicPartition(topic, partition), READER)
+            (topic, partition): self._end(TopicPartition(topic, partition), group)
             for topic in topics
             for partition in range(known.get(topic, 0))
         }
@@ -235,18 +235,31 @@ class Client:
         return {(entry.topic, entry.partition): entry.offset for entry in answer if entry.offset >= 0}
 
     def read(
-        self, topics: Iterable[str], upto: Mapping[str, Mapping[int, int]] | None = None
+        self,
+        topics: Iterable[str],
+        upto: Mapping[str, Mapping[int, int]] | None = None,
+        *,
+        since: Mapping[str, Mapping[int, int]] | None = None,
+        uncommitted: bool = False,
     ) -> Iterator[Message]:
-        """Every record of the topics that is there at the time of the call, partition by partition; with ``upto`` only those before it."""
-        there = self.end_offsets(topics)
+        """Every record of the topics that is there at the time of the call, partition by partition; with ``upto`` only those before it.
+
+        With ``since`` only those from there on, where that says anything; with ``uncommitted`` those of open and aborted transactions too.
+        """
+        there = self.end_offsets(topics, uncommitted=uncommitted)
         if upto is not None:
             there = {place: min(end, upto.get(place[0], {}).get(place[1], 0)) for place, end in there.items()}
-        wanted = {place: end for place, end in there.items() if end > 0}
+        starts = {
+            (topic, partition): (since or {}).get(topic, {}).get(partition, OFFSET_BEGINNING)
+            for topic, partition in there
+        }
+        wanted = {place: end for place, end in there.items() if end > max(starts[place], 0)}
         ends = dict(wanted)
-        reader = consumer(self.log, **READING)
+        level = {"isolation.level": "read_uncommitted"} if uncommitted else {}
+        reader = consumer(self.log, **READING, **level)
         try:
             acquaint(reader)
-            reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in ends])
+            reader.assign([TopicPartition(*place, starts[place]) for place in ends])
             while ends:
                 first = reader.poll(READ_TIMEOUT_S)
                 if first is None:

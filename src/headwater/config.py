@@ -68,6 +68,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Partitions of a topic that an application declares and that does not exist yet."""
     trigger_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 200
     """Milliseconds between two micro-batches of a view; without new records there is no batch."""
+    pace_records: Annotated[int, msgspec.Meta(ge=1_000)] = 100_000
+    """By how many records the sinks of a view with ``pace="sink"`` may be behind."""
     state_bytes_max: Annotated[int, msgspec.Meta(ge=1)] = 8 << 30
     """How far one shard of an operator's state may grow, in bytes of its keys and values."""
 

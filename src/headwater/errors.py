@@ -9,6 +9,7 @@
     ├── Away              a store or database: it does not answer, and may come back
     ├── Fenced            a successor: it has taken over, and this process ends
     ├── Behind            a view: it has not come as far as was asked, in the time that was given
+    ├── Overloaded        a writer: it has had no room for as long as was to be waited
     └── Refused           a request that the log answers with one of Kafka's error codes
 
 The message says what is wrong, what was found, what was expected and what to do; the parts stay
@@ -26,6 +27,7 @@ __all__ = [
     "Fenced",
     "HeadwaterError",
     "MachineError",
+    "Overloaded",
     "ProtocolError",
     "Refused",
     "StorageError",
@@ -111,6 +113,12 @@ class Behind(HeadwaterError):  # noqa: N818  it may still come
     """A view has not come as far as somebody waits for; asking again later may help, and nothing was changed."""
 
     exit_code = 7
+
+
+class Overloaded(HeadwaterError):  # noqa: N818  there may be room again
+    """A writer has had no room for as long as was to be waited: it has not taken what was given last."""
+
+    exit_code = 9
 
 
 class ErrorCode(IntEnum):

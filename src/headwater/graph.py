@@ -15,10 +15,14 @@ from headwater.errors import UsageError
 from headwater.late import ARRIVAL, DURATION, Late, duration_us, side
 from headwater.schema import Column, Event, columns
 
-__all__ = ["RESERVED", "Capture", "Graph", "Sink", "Stream", "View"]
+__all__ = ["RESERVED", "SINK_GROUP", "VIEW_GROUP", "Capture", "Graph", "Sink", "Stream", "View"]
 
-RESERVED = (".progress", ".late", ".ledger", ".invalid", ".dead", ".shadow")
+RESERVED = (".progress", ".late", ".ledger", ".invalid", ".dead", ".shed", ".shadow")
 """Endings of topics that Headwater writes beside a view or stream."""
+
+VIEW_GROUP = "headwater."
+SINK_GROUP = "headwater.sink."
+"""What the consumer groups of views and sinks begin with; their names follow."""
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 EXACT = re.compile(r"BIGINT|STRING|BOOLEAN|TIMESTAMP|DATE|DECIMAL|BINARY")
@@ -71,6 +75,8 @@ class View(msgspec.Struct, frozen=True):
     """Whether each row is a record of its own, and none replaces another."""
     emit: Literal["changes", "ready"] = "changes"
     """Whether rows are published whenever they change, or once they are complete."""
+    pace: Literal["", "sink"] = ""
+    """Whether it reads no faster than those who follow its rows."""
 
 
 class Sink(msgspec.Struct, frozen=True):
@@ -197,6 +203,8 @@ def _view_line(view: View, shown: str) -> str:
     parts = [f"key {', '.join(view.key)}", "SQL" if view.query is not None else "Python", tier]
     if view.append:
         parts.append("append")
+    if view.pace:
+        parts.append(f"pace of its {view.pace}s")
     others = sorted({name for name in view.inputs.values() if name != shown})
     return " · ".join([*parts, f"with {', '.join(others)}"] if others else parts)
 
@@ -371,6 +379,15 @@ def _check_view(view: View) -> None:
     if view.latency not in {"batch", "realtime"}:
         raise UsageError(
             f"view {view.name!r}: latency is wrong", got=repr(view.latency), expected="'batch' or 'realtime'"
+        )
+    if view.pace not in {"", "sink"}:
+        raise UsageError(
+            f"view {view.name!r}: pace is wrong", got=repr(view.pace), expected="'sink', or none"
+        )
+    if view.pace and view.latency == "realtime":
+        raise UsageError(
+            f"view {view.name!r} runs in real time and cannot wait for its sinks",
+            hint="leave out pace='sink', or latency='realtime'",
         )
     _check_time(view)
     if view.function is not None and _mentions(view.function.__code__, "withWatermark"):

@@ -35,6 +35,8 @@ __all__ = ["Node", "command", "ensure_free", "serve_console"]
 BROKER_READY_S = 30.0
 SPARK_READY_S = 180.0
 CONSOLE_READY_S = 30.0
+CONNECTIONS_MAX = 900
+"""Of the console, live pages among them; whoever comes then is told to come again (503). Below the 1,024 files that a process may usually open."""
 CONSOLE_GRACE_S = 2
 JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 HEALTH_TIMEOUT_S = 1.0
@@ -132,7 +134,7 @@ class Node:
             return False
 
 
-def serve_console(settings: Settings, info: Info) -> None:
+def serve_console(settings: Settings, info: Info, *, connections_max: int = CONNECTIONS_MAX) -> None:
     """View tables, HTTP and live pages in this process, until SIGTERM or SIGINT; raises what ended the delivery."""
     port = ensure_free(settings.host, settings.console_port, "console_port")
     hub, reach = Hub(), Reach(settings.access)
@@ -143,6 +145,7 @@ def serve_console(settings: Settings, info: Info) -> None:
         port=port,
         log_level="warning",
         timeout_graceful_shutdown=CONSOLE_GRACE_S,
+        limit_concurrency=connections_max,
     )
     server = _ConsoleServer(config, hub, reach)
 

@@ -10,9 +10,10 @@ import pytest
 
 from headwater.client import Client
 from headwater.errors import Away, UsageError
+from headwater.graph import SINK_GROUP
 from headwater.sink import Sqlite, loop
 from headwater.sink.call import Caller
-from headwater.sink.loop import GROUP, Loop
+from headwater.sink.loop import Loop
 from headwater.sink.outbox import Outbox
 from headwater.sink.pause import Pauses
 from headwater.sink.store import Feed
@@ -107,7 +108,7 @@ def _committed(log: ViewLog, topic: str) -> dict:
 
     from headwater.client import consumer
 
-    reader = consumer(log.log, group=GROUP + f"{topic}.out")
+    reader = consumer(log.log, group=SINK_GROUP + f"{topic}.out")
     try:
         return {
             p.partition: p.offset for p in reader.committed([TopicPartition(topic, n) for n in (0, 1)], 10)

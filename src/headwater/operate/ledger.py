@@ -23,13 +23,13 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from headwater.access import Log
 from headwater.client import TIMEOUT_S, Client, admin
 from headwater.errors import HeadwaterError, MachineError, UsageError
+from headwater.graph import SINK_GROUP, VIEW_GROUP
 from headwater.operate.batches import Batches
 from headwater.operate.census import Census, take
 from headwater.pipeline.time import TICKS
 from headwater.result import Result, current, results
 from headwater.result import topic as result_topic
 from headwater.sink import letters
-from headwater.sink.loop import GROUP as SINK_GROUP
 from headwater.sink.loop import Counted
 
 __all__ = ["TERMS", "Account", "Reading", "Tally", "Unbalanced", "account", "accounts", "check"]
@@ -47,7 +47,6 @@ TERMS = (
     "aborted",
 )
 SHED = ".shed"
-VIEW_GROUP = "headwater."
 NOBODY = "-"
 """Stands for the consumer of a topic that has none."""
 

@@ -47,9 +47,15 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def write(
-    log: Log, topic: str, lines: BinaryIO, key_separator: str | None, partitioner: Partitioner = "key"
+    log: Log,
+    topic: str,
+    lines: BinaryIO,
+    key_separator: str | None,
+    partitioner: Partitioner = "key",
+    *,
+    limit: str | None = None,
 ) -> Written:
-    """Sends each line as a record; all of them are acknowledged, or MachineError."""
+    """Sends each line as a record, no faster than the limit; all of them are acknowledged, or MachineError."""
     count = 0
 
     def records() -> Iterator[tuple[bytes | None, bytes]]:
@@ -57,7 +63,7 @@ def write(
         for count, raw in enumerate(lines, 1):
             yield _keyed(raw, key_separator, count)
 
-    with Writer(log, partitioner=partitioner) as writer:
+    with Writer(log, partitioner=partitioner, limit=limit) as writer:
         position = writer.put(topic, records())
     return Written(count, position)
 

@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from headwater.access import Log, access
+from headwater.graph import VIEW_GROUP
 from headwater.pipeline.topics import Positions
 
 __all__ = ["Groups", "group"]
@@ -19,7 +20,7 @@ COMMIT_SECONDS_MAX = 5
 
 def group(view: str) -> str:
     """The consumer group under which lag tools see a view."""
-    return f"headwater.{view}"
+    return VIEW_GROUP + view
 
 
 class Groups:

@@ -10,6 +10,7 @@ from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.graph import Graph, View
 from headwater.late import duration_us
+from headwater.pace import batch_records
 from headwater.pipeline import changing, kinds, operator, plan, query, source, stage, wire
 from headwater.pipeline.definition import define
 from headwater.pipeline.operator import Site
@@ -110,9 +111,17 @@ class _Plans(NamedTuple):
             if not self.graph.knows(each):
                 made, _ = self.build(each, self.records(each))
                 self.graph.learn(each, kinds.columns_of(made.schema))
+        most = source.BATCH_RECORDS_MAX
+        if view.pace:
+            most = min(most, batch_records(self.settings.pace_records, len(view.inputs)))
         return {
             parameter: source.records(
-                self.spark, self.settings.access, stream, self.graph, realtime=view.latency == "realtime"
+                self.spark,
+                self.settings.access,
+                stream,
+                self.graph,
+                realtime=view.latency == "realtime",
+                batch_records=most,
             )
             for parameter, stream in self.graph.inputs(view).items()
         }

@@ -23,6 +23,7 @@ from headwater.access import Log, access
 from headwater.clock import Clock
 from headwater.errors import UsageError
 from headwater.graph import View
+from headwater.pace import Pace, Trailing
 from headwater.pipeline import definition, source, time
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.definition import Definition
@@ -46,6 +47,8 @@ START_SECONDS_MAX = 60.0
 VERSIONS_KEPT = 8
 """State files of so many results are kept, so that a batch can be repeated."""
 EDITS_KEPT = 20
+PACE_SECONDS = 0.2
+"""How often a view that waits looks how far those are whom it waits for."""
 PLACES_KEPT = 100
 
 logger = logging.getLogger(__name__)
@@ -106,11 +109,15 @@ class Publisher:
         state_bytes_max: int,
         clock: Clock,
         watermark: time.Watermark = time.watermark,
+        pace: Pace | None = None,
     ) -> None:
         self.stopping = threading.Event()
         self.failure: Exception | None = None
         self.due_ms: int | None = None
         """When a time-out falls due and the view wants a tick; any thread may look."""
+        self.waits_for: Trailing | None = None
+        """Who is too far behind for the view to go on; any thread may look."""
+        self._pace = pace
         self._prepared = prepared
         self._view = prepared.view
         self._checkpoint = checkpoint
@@ -145,7 +152,10 @@ class Publisher:
         if self.stopping.is_set() or not self._started.wait(START_SECONDS_MAX):
             raise Stopping
         try:
+            self._await_followers()
             self._take(rows, batch)
+        except Stopping:
+            raise
         except Exception as error:
             self.failure = error  # Spark only hands on a text with both sides' stack traces
             raise
@@ -158,6 +168,23 @@ class Publisher:
         }
         if reached and not self._progress.shadow:
             self._groups.commit(self._view.name, reached, wait=False)
+
+    def _await_followers(self) -> None:
+        """Before a batch is planned: until those who follow the view's rows are near enough."""
+        while self._pace is not None and (slow := self._pace.too_far()) is not None:
+            if self.waits_for is None:
+                logger.info(
+                    "view %s waits for %s, which is %d records behind",
+                    self._view.name,
+                    slow.name,
+                    slow.records,
+                )
+            self.waits_for = slow
+            if self.stopping.wait(PACE_SECONDS):
+                raise Stopping
+        if self.waits_for is not None:
+            logger.info("view %s goes on: %s has caught up", self._view.name, self.waits_for.name)
+            self.waits_for = None
 
     def _take(self, rows: DataFrame, batch: int) -> None:
         passes("batch begins")

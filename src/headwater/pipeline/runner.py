@@ -19,6 +19,7 @@ from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
 from headwater.errors import Fenced, HeadwaterError, MachineError, StorageError, UsageError
 from headwater.graph import View
+from headwater.pace import Pace, Trailing
 from headwater.pipeline import late, query, session, time, wire
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
@@ -159,6 +160,10 @@ class Runner:
                 return False
         return True
 
+    def waiting(self) -> dict[str, Trailing]:
+        """The views that wait for those who follow their rows, with the slowest of these."""
+        return {name: each.waits_for for name, each in self._publishers.items() if each.waits_for is not None}
+
     @property
     def timed(self) -> list[str]:
         """The views that have time-outs, and so listen to ticks."""
@@ -245,7 +250,7 @@ class Runner:
             checkpoint.begin()
             writer = self._realtime_writer(view, frame, checkpoint)
         else:
-            publisher = self._publisher(prepared, checkpoint)
+            publisher = self._publisher(prepared, checkpoint, paced=not once)
             checkpoint.begin()
             if once:  # nobody sends ticks while it runs
                 self._ticks.send(view.name, publisher.due_ms, wait=True)
@@ -271,8 +276,9 @@ class Runner:
         if view.name in self._publishers:
             self._publishers[view.name].attach(self._queries[view.name])
 
-    def _publisher(self, prepared: Prepared, checkpoint: Checkpoint) -> Publisher:
+    def _publisher(self, prepared: Prepared, checkpoint: Checkpoint, *, paced: bool) -> Publisher:
         name, shadow = prepared.view.name, self._shadows is not None
+        paced = paced and bool(prepared.view.pace) and not shadow
         planless = msgspec.structs.replace(prepared, frame=None)  # Spark keeps publishers for ever
         self._publishers[name] = Publisher(
             planless,
@@ -285,6 +291,7 @@ class Runner:
             state_bytes_max=self.settings.state_bytes_max,
             clock=self._clock,
             watermark=self._watermark,
+            pace=Pace(self._topics, self.graph, name, self.settings.pace_records) if paced else None,
         )
         return self._publishers[name]
 
@@ -325,7 +332,7 @@ class Runner:
                 if not running.isActive and not self._stopping.is_set() and not self._followed(name):
                     self._ended.set()
                     return
-                if name in self._publishers:
+                if name in self._publishers and self._publishers[name].waits_for is None:
                     self._ticks.send(name, self._publishers[name].due_ms)
                 if name in self._settlements:
                     self._settlements[name].settle(session.start(self.settings), running)

@@ -23,7 +23,18 @@ from headwater.pipeline.topics import Positions, pattern
 from headwater.pipeline.wire import literal
 from headwater.schema import Column
 
-__all__ = ["INVALID", "PLACE", "batch", "invalid", "late", "records", "stream", "table", "ticks"]
+__all__ = [
+    "BATCH_RECORDS_MAX",
+    "INVALID",
+    "PLACE",
+    "batch",
+    "invalid",
+    "late",
+    "records",
+    "stream",
+    "table",
+    "ticks",
+]
 
 INVALID = "invalid"
 """What the observation of a stream's invalid records begins with, and what their topics end in."""
@@ -91,11 +102,19 @@ def table(valid: DataFrame, spec: Stream, *, judge: Judge | None = None) -> Data
     return _table(valid, spec)
 
 
-def records(spark: SparkSession, log: Log, spec: Stream, graph: Graph, *, realtime: bool) -> DataFrame:
-    """The valid records of a topic as they come; the others are counted."""
+def records(
+    spark: SparkSession,
+    log: Log,
+    spec: Stream,
+    graph: Graph,
+    *,
+    realtime: bool,
+    batch_records: int = BATCH_RECORDS_MAX,
+) -> DataFrame:
+    """The valid records of a topic as they come, at most so many in a batch; the others are counted."""
     reader = spark.readStream.format("kafka").options(**READ, **_subscription(log, spec, graph))
     if not realtime:
-        reader = reader.option("maxOffsetsPerTrigger", BATCH_RECORDS_MAX).option(
+        reader = reader.option("maxOffsetsPerTrigger", batch_records).option(
             "kafka.fetch.max.wait.ms", FETCH_WAIT_MS
         )
     place = [PARTITION, OFFSET] if spec.time and not spec.table else []

@@ -27,6 +27,7 @@ from headwater.change import Change
 from headwater.client import consumer
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, MachineError, UsageError
+from headwater.graph import SINK_GROUP
 from headwater.sink.envelope import opener
 from headwater.sink.letters import DeadLetters
 from headwater.sink.message import sort
@@ -35,9 +36,8 @@ from headwater.sink.patience import Patience
 from headwater.sink.store import Batch, Beginning, Carrying, Dated, Feed, Poison, Store, Superseded, Target
 from headwater.sink.topics import Topic, TopicWatch
 
-__all__ = ["GROUP", "Counted", "Counters", "Loop"]
+__all__ = ["Counted", "Counters", "Loop"]
 
-GROUP = "headwater.sink."
 BATCH_RECORDS = 10_000
 QUEUE_KB = 16_384
 """What the client fetches ahead, and so what a batch weighs at most (but for one fetch)."""
@@ -224,7 +224,7 @@ class Loop:
             "client.id": f"{socket.gethostname()}:{os.getpid()}",
             "error_cb": self._on_client_error,
         }
-        made = consumer(self._log, group=GROUP + self.sink, **settings)
+        made = consumer(self._log, group=SINK_GROUP + self.sink, **settings)
         made.subscribe(
             [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )

@@ -9,9 +9,8 @@ from confluent_kafka.admin import AdminClient
 from headwater.access import Log
 from headwater.client import TIMEOUT_S, Client, admin
 from headwater.errors import MachineError
-from headwater.graph import Graph, Sink
+from headwater.graph import SINK_GROUP, Graph, Sink
 from headwater.sink.letters import places
-from headwater.sink.loop import GROUP
 from headwater.sink.source import topic
 
 __all__ = ["Standing", "standings"]
@@ -57,14 +56,14 @@ def standings(log: Log, graph: Graph) -> list[Standing]:
 
 
 def _positions(asked: AdminClient, sink: Sink, name: str) -> dict[int, int]:
-    group = GROUP + sink.name
+    group = SINK_GROUP + sink.name
     answer = asked.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
     places = answer.result(TIMEOUT_S).topic_partitions
     return {place.partition: place.offset for place in places if place.topic == name and place.offset >= 0}
 
 
 def _holders(asked: AdminClient, sink: Sink, name: str) -> dict[int, str]:
-    group = GROUP + sink.name
+    group = SINK_GROUP + sink.name
     try:
         members = asked.describe_consumer_groups([group])[group].result(TIMEOUT_S).members
     except KafkaException:  # nobody ever joined it
