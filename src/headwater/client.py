@@ -186,8 +186,9 @@ class Client:
     ) -> None:
         """Creates the topics that do not exist yet; an existing one is left as it is."""
         known = self.partitions()
+        replicas = self.log.replication
         wanted = [
-            NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))
+            NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
             for name in dict.fromkeys(names)
             if name not in known
         ]
