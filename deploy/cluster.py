@@ -41,7 +41,7 @@ WORKER_MEMORY = "1g"
 """What a worker offers: one executor of the usual size, and its Python beside it."""
 SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
-START_S = 90
+START_S = 180
 
 SERVER_PROPERTIES = """
 process.roles=broker,controller
@@ -81,6 +81,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self._file = self.folder / "cluster.json"
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def up(self) -> None:
         """Makes users and folders if they are missing, and starts what does not run."""
@@ -92,22 +93,21 @@ class Cluster:
             self._file.write_bytes(msgspec.json.encode(self._draw()))
         (self.folder / "headwater.toml").write_text(self.settings())
         self._format()
-        for part in PARTS:
-            self.launch(part)
-        for part in PARTS:
-            self.wait(part)
+        self.start(*PARTS)
 
     def down(self) -> None:
-        for part in reversed(PARTS):
-            self.kill(part)
+        self.kill(*reversed(PARTS))
 
-    def start(self, part: str) -> None:
-        self.launch(part)
-        self.wait(part)
+    def start(self, *parts: str) -> None:
+        for part in parts:
+            self.launch(part)
+        for part in parts:
+            self.wait(part)
 
-    def kill(self, part: str) -> None:
-        """Ends all processes of a part at once (-9)."""
-        end_marked(self._mark(part))
+    def kill(self, *parts: str) -> None:
+        """Ends all processes of each part at once (-9)."""
+        for part in parts:
+            end_marked(self._mark(part))
 
     def running(self, part: str) -> bool:
         return bool(marked(self._mark(part)))
@@ -139,7 +139,7 @@ class Cluster:
             environ |= more
             user = _user(part) if part in WORKERS else None
         with (self.folder / "logs" / f"{part}.log").open("ab") as log:
-            subprocess.Popen(
+            self._started[part] = subprocess.Popen(
                 command,
                 cwd=place,
                 env=environ,
@@ -161,11 +161,11 @@ class Cluster:
         conditions |= dict.fromkeys(WORKERS, lambda: port in self._alive_workers(plan))
         ready = conditions.get(part, lambda: answers(port))
 
-        def ready_or_gone() -> bool:
-            return ready() or not self.running(part)
+        def gone() -> bool:
+            return part in self._started and self._started[part].poll() is not None
 
-        wait_until(ready_or_gone, START_S, f"{part} (see {log})")
-        if not self.running(part):
+        wait_until(lambda: ready() or gone(), START_S, f"{part} (see {log})")
+        if gone():
             raise MachineError(f"{part} has ended at its start", hint=f"see {log}")
 
     # ---- Kafka -----------------------------------------------------------------------------------------
@@ -353,11 +353,13 @@ def main() -> int:
     )
     parser.add_argument("do", choices=["up", "down", "status", "kill", "start"])
     parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("part", nargs="?", choices=PARTS, help="of kill (-9) and start")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"of kill (-9) and start: {', '.join(PARTS)}"
+    )
     arguments = parser.parse_args()
     cluster = Cluster(arguments.folder)
-    if (arguments.do in {"kill", "start"}) != (arguments.part is not None):
-        parser.error("kill and start take a part, the others none")
+    if (arguments.do in {"kill", "start"}) != bool(arguments.parts) or set(arguments.parts) - set(PARTS):
+        parser.error(f"kill and start take parts ({', '.join(PARTS)}), the others none")
     try:
         if arguments.do == "up":
             cluster.up()
@@ -368,7 +370,7 @@ def main() -> int:
             for part in PARTS:
                 sys.stdout.write(f"{part}  {'runs' if cluster.running(part) else 'is away'}\n")
         else:
-            getattr(cluster, arguments.do)(arguments.part)
+            getattr(cluster, arguments.do)(*arguments.parts)
     except HeadwaterError as error:
         sys.stderr.write(f"deploy/cluster: {error}\n")
         return error.exit_code

@@ -42,10 +42,11 @@ COUNT_AGE_S = 60.0
 """How old the number of a topic's partitions may be for a partitioner of ours."""
 READER = "headwater.reader"
 UNCOMMITTED = "headwater.reader.uncommitted"
+TIMED_OUT = "_TIMED_OUT"
 AWAY = {
     "_TRANSPORT",
     "_ALL_BROKERS_DOWN",
-    "_TIMED_OUT",
+    TIMED_OUT,
     "_WAIT_COORD",
     "LEADER_NOT_AVAILABLE",
     "NOT_LEADER_FOR_PARTITION",
@@ -139,7 +140,7 @@ def admin(log: Log) -> AdminClient:
 
 
 def acquaint(reader: Consumer) -> None:
-    """Tells a new consumer where partitions are; one that does not know looks for their first offset after half a second."""
+    """Tells a consumer where partitions are now; a new one that does not know looks for their first offset after half a second."""
     with contextlib.suppress(KafkaException):
         reader.list_topics(timeout=ASK_S)
 
@@ -277,7 +278,10 @@ class Client:
             return self._readers[group]
 
     def _ask(self, question: Callable[[Consumer, float], Any], group: str = READER) -> Any:
-        """Asks again while the log is away: a client that has just lost its connection answers at once that it is down."""
+        """Asks again while the log is away: a client that has just lost its connection answers at once that it is down.
+
+        One that waits in vain may be asking a broker that has died for a partition that another leads now.
+        """
         reader = self._reader(group)
         limit = self._clock.monotonic() + self._timeout_s
         while True:
@@ -288,6 +292,8 @@ class Client:
                 failure = self._refusal or error.args[0]
                 if failure.name() not in AWAY or self._clock.monotonic() >= limit:
                     raise self._unreachable(failure.str(), failure.name()) from error
+                if failure.name() == TIMED_OUT:
+                    acquaint(reader)
             self._pause.wait(RETRY_S)
 
     def _note(self, error: KafkaError) -> None:

@@ -55,23 +55,23 @@ from pyspark.sql import functions as F
 from order import Order, upper
 
 app = hw.App("shop")
-app.stream("orders", Order, key="customer_id", time="at")
+app.stream("orders", Order, key="customer_id", time="at", topic="{topic}")
 
 
-@app.view(key="customer_id")
+@app.view(key="customer_id", name="{topic}.counted")
 def counted(orders):
     return hw.count(orders, "customer_id", column="n")
 
 
-@app.view(key="country")
+@app.view(key="country", name="{topic}.by_country")
 def by_country(orders):
     country = F.udf(upper)("country").alias("country")
     return orders.groupBy(country).agg(F.count("*").alias("n"), F.sum("cents").alias("cents"))
 
 
 store = Path(__file__).with_name("shop.db")
-app.sink("counted", hw.sink.Sqlite(store))
-app.sink("by_country", hw.sink.Sqlite(store))
+app.sink("{topic}.counted", hw.sink.Sqlite(store, table="counted"))
+app.sink("{topic}.by_country", hw.sink.Sqlite(store, table="by_country"))
 """
 BESIDE = """
 from datetime import datetime
@@ -92,6 +92,8 @@ def upper(name):
 """
 """A module beside the application file: executors run its function."""
 TABLES = {"counted": ("customer_id", "n"), "by_country": ("country", "n", "cents")}
+QUESTIONS_S = 30
+"""What a pipeline's question to the log may take, whoever leads its partitions."""
 
 
 class Cluster:
@@ -130,7 +132,8 @@ class Cluster:
 class Traffic:
     """Orders a few at a time until the end; each is written once, however long the log is away."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.topic = topic
         self.sent = self.acknowledged = 0
         self._producer = producer(cluster.log, **{"message.timeout.ms": 900_000})
         self._stop = threading.Event()
@@ -152,7 +155,7 @@ class Traffic:
         while not self._stop.wait(0.5):
             for order in orders(ORDERS_A_TIME, start=self.sent):
                 key = key_text([order.customer_id])
-                self._producer.produce("orders", encode(order), key, on_delivery=self._delivered)
+                self._producer.produce(self.topic, encode(order), key, on_delivery=self._delivered)
                 self.sent += 1
             self._producer.poll(0)
 
@@ -163,8 +166,8 @@ class Traffic:
 class Shop:
     """The application as a user runs it: ``headwater up``, with the settings of the cluster."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.app = write_app(folder)
+    def __init__(self, cluster: Cluster, folder: Path, topic: str) -> None:
+        self.app = write_app(folder, topic)
         self.log = folder / "up.log"
         self.environ = os.environ | cluster.settings.environ() | {"HEADWATER_CONSOLE_PORT": "0"}
         self._cluster = cluster
@@ -216,14 +219,14 @@ class Shop:
         assert self._process.poll() is None, self.log.read_text()
 
 
-def write_app(folder: Path) -> Path:
+def write_app(folder: Path, topic: str) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "order.py").write_text(BESIDE)
-    (folder / "app.py").write_text(APP)
+    (folder / "app.py").write_text(APP.format(topic=topic))
     return folder / "app.py"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Below a folder that every user can reach; pytest's own are closed to the workers."""
     folder = Path(tempfile.mkdtemp(prefix="headwater-cluster-"))
@@ -245,14 +248,12 @@ def lose_broker(cluster: Cluster, shop: Shop, traffic: Traffic, chance: random.R
 def lose_insync_replicas(cluster: Cluster, shop: Shop, traffic: Traffic, chance: random.Random) -> None:
     """Two of three brokers are away: nothing is acknowledged, and nothing is lost."""
     parts = chance.sample(["broker-1", "broker-2", "broker-3"], 2)
-    for part in parts:
-        cluster.call("kill", part)
+    cluster.call("kill", *parts)
     probe = producer(cluster.log)
     probe.produce("refused", b"a record for which there are too few replicas")
     assert probe.flush(REFUSED_S) == 1
     probe.purge()
-    for part in parts:
-        cluster.call("start", part)
+    cluster.call("start", *parts)
     shop.reach(traffic.next, f"the loss of {parts}")
 
 
@@ -268,14 +269,38 @@ def lose_driver(cluster: Cluster, shop: Shop, traffic: Traffic, chance: random.R
     shop.reach(traffic.next, "the loss of the driver")
 
 
+def test_a_question_is_answered_by_the_brokers_that_lead_now(cluster):
+    client = Client(cluster.log, timeout_s=QUESTIONS_S)
+    client.ensure_topics(["asked"], 6)
+    before = client.end_offsets(["asked"])
+    cluster.call("kill", "broker-2")
+    assert client.end_offsets(["asked"]) == before
+    client.close()
+    cluster.call("start", "broker-2")
+    wait_until(cluster.complete, LIMIT_S, "all replicas")
+
+
+def test_a_folder_of_the_driver_alone_is_refused(cluster, tmp_path):
+    app = write_app(tmp_path / "app", "refused")
+    settings = cluster.settings.environ() | {"HEADWATER_STORE": f"sqlite:{tmp_path}/views"}
+    command = [sys.executable, "-m", "headwater", "run", str(app), "--once"]
+    done = subprocess.run(
+        command, env=os.environ | settings, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "do not share the driver's folder of checkpoints" in done.stderr
+    assert "may not be written, for user " in done.stderr
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_row_is_the_batch_answer_whatever_the_cluster_loses(cluster, tmp_path, seed):
     chance = random.Random(seed)
     losses = [lose_broker, lose_insync_replicas, lose_worker, lose_driver]
     chance.shuffle(losses)
-    Client(cluster.log).ensure_topics(["orders", "refused"], 2)
-    shop = Shop(cluster, tmp_path / "app")
-    traffic = Traffic(cluster)
+    topic = f"orders-{seed}"
+    Client(cluster.log).ensure_topics([topic, "refused"], 2)
+    shop = Shop(cluster, tmp_path / "app", topic)
+    traffic = Traffic(cluster, topic)
     try:
         shop.reach(ORDERS_A_TIME, "the start")
         wait_until(lambda: private_copies(cluster) == {"worker-1", "worker-2"}, LIMIT_S, "copies of state")
@@ -295,7 +320,9 @@ def test_every_row_is_the_batch_answer_whatever_the_cluster_loses(cluster, tmp_p
     assert shop.rows("counted") == sorted(by_customer.items()), f"seed {seed}"
     answers = shop.batch(tmp_path)
     for table, columns in TABLES.items():
-        answer = sorted(tuple(row[column] for column in columns) for row in answers[table].values())
+        answer = sorted(
+            tuple(row[column] for column in columns) for row in answers[f"{topic}.{table}"].values()
+        )
         assert shop.rows(table) == answer, f"seed {seed}: {table}"
 
 
@@ -304,15 +331,3 @@ def private_copies(cluster: Cluster) -> set[str]:
     assert not (cluster.settings.data / "copies").exists()
     found = cluster.folder.glob("worker-*/scratch/**/headwater-copies")
     return {path.relative_to(cluster.folder).parts[0] for path in found}
-
-
-def test_a_folder_of_the_driver_alone_is_refused(cluster, tmp_path):
-    app = write_app(tmp_path / "app")
-    settings = cluster.settings.environ() | {"HEADWATER_STORE": f"sqlite:{tmp_path}/views"}
-    command = [sys.executable, "-m", "headwater", "run", str(app), "--once"]
-    done = subprocess.run(
-        command, env=os.environ | settings, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert done.returncode == 2, done.stderr
-    assert "do not share the driver's folder of checkpoints" in done.stderr
-    assert "may not be written, for user " in done.stderr

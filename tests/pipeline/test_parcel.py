@@ -39,7 +39,6 @@ def test_environments_hidden_folders_and_data_stay_where_they_are(tmp_path):
     assert [name for name in names if not name.startswith("headwater/")] == ["app.py"]
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(parcel, "FILES_MAX", 3)
+def test_a_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(UsageError, match="into a folder of their own"):
-        parcel.pack(tmp_path / "code.zip", tmp_path)
+        parcel.pack(tmp_path / "code.zip", tmp_path, files_max=3)

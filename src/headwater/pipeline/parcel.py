@@ -13,7 +13,7 @@ FILES_MAX = 10_000
 """More are no application's: its file stands in a folder of something else."""
 
 
-def pack(zip_file: Path, application: Path | None) -> Path:
+def pack(zip_file: Path, application: Path | None, files_max: int = FILES_MAX) -> Path:
     """Writes the zip: all modules of the package and, if there is an application, those in its folder and in packages below it.
 
     Only Python modules: other files go with the option ``spark.files``, libraries belong to the Python of the workers.
@@ -22,11 +22,11 @@ def pack(zip_file: Path, application: Path | None) -> Path:
     found = [(file, Path(package.name) / file.relative_to(package)) for file in _modules(package)]
     if application is not None:
         found += [(file, file.relative_to(application)) for file in _modules(application)]
-    if len(found) > FILES_MAX:
+    if len(found) > files_max:
         raise UsageError(
             f"the folder of the application, {application}, has too many Python files to be sent to the workers",
             got=str(len(found)),
-            expected=f"at most {FILES_MAX}",
+            expected=f"at most {files_max}",
             hint="put the application file and its modules into a folder of their own",
         )
     with zipfile.ZipFile(zip_file, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as out:
