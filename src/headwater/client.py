@@ -185,7 +185,7 @@ class Client:
     def ensure_topics(
         self, names: Iterable[str], partitions: int, config: Mapping[str, str] | None = None
     ) -> None:
-        """Creates the topics that do not exist yet; an existing one is left as it is."""
+        """Creates the topics that do not exist yet, and returns when they are known; an existing one is left as it is."""
         known = self.partitions()
         replicas = self.log.replication
         wanted = [
@@ -206,6 +206,15 @@ class Client:
                     ) from error
             except TimeoutError as error:
                 raise self._unreachable(f"no answer within {self._timeout_s:.0f} s") from error
+        self._await_topics({each.topic for each in wanted})
+
+    def _await_topics(self, names: set[str]) -> None:
+        """Of several brokers the one that is asked next may hear of a new topic a moment later."""
+        limit = self._clock.monotonic() + self._timeout_s
+        while missing := names - self.partitions().keys():
+            if self._clock.monotonic() >= limit:
+                raise self._unreachable(f"topic {min(missing)!r} was created and is not known")
+            self._pause.wait(RETRY_S)
 
     def end_offsets(self, topics: Iterable[str]) -> dict[tuple[str, int], int]:
         """The offset behind the last record of every partition; a topic that does not exist has none."""
