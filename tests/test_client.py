@@ -5,8 +5,10 @@ import signal
 
 import pytest
 
+from headwater.access import Access
 from headwater.client import Client, producer
 from headwater.errors import MachineError
+from servers import both_logs
 
 
 def fill(bootstrap, topic, count):
@@ -60,3 +62,10 @@ def test_a_client_goes_on_after_the_broker_was_killed_and_started_again(own_brok
     own_broker.start()
     assert client.committed("client.group", [("client.kill", 0)]) == {}
     assert client.end_offsets(["client.kill"]) == {("client.kill", 0): 0}
+
+
+@both_logs
+def test_topics_are_made_with_as_many_replicas_as_the_settings_say(bootstrap):
+    Client(Access(bootstrap, replication=1)).ensure_topics(["client.one-replica"], 1)
+    with pytest.raises(MachineError, match=r"'client.three-replicas' cannot be created.*replication factor"):
+        Client(Access(bootstrap, replication=3)).ensure_topics(["client.three-replicas"], 1)

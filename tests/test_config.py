@@ -127,3 +127,18 @@ def test_no_error_and_no_text_of_settings_holds_a_password():
     assert "swordfish" not in complaint(log_password=["swordfish"])
     assert "swordfish" not in complaint(users={"alice": ["swordfish"]})
     assert "swordfish" not in repr(Settings(users={"alice": "swordfish"}, log_password="swordfish"))
+
+
+def test_options_of_spark_are_spark_s_own_and_none_that_rows_depend_on():
+    given = {"HEADWATER_SPARK_OPTIONS": '{"spark.executor.memory": "4g"}'}
+    assert load(environ=given).spark_options == {"spark.executor.memory": "4g"}
+    assert "names of Spark" in complaint(spark_options={"executor.memory": "4g"})
+    assert "that is the setting 'spark'" in complaint(spark_options={"spark.master": "yarn"})
+    assert "times are UTC" in complaint(spark_options={"spark.sql.session.timeZone": "CET"})
+
+
+def test_topics_have_as_many_replicas_as_the_settings_say():
+    assert load(environ={}).access.replication == -1
+    assert load(environ={}, log="kafka://a:1", replication=3).access.replication == 3
+    assert "it is one broker" in complaint(replication=3)
+    assert "-1, or 1 and more" in complaint(log="kafka://a:1", replication=0)

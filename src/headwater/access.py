@@ -30,6 +30,8 @@ class Access(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     password: str = ""
     options: Mapping[str, str] = {}
     """Further options by Kafka's names, for both libraries, or for one with its prefix in front."""
+    replication: int = -1
+    """On how many brokers a topic is kept that we make; -1: the log's own default."""
 
     def __str__(self) -> str:
         return self.bootstrap

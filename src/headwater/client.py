@@ -42,10 +42,11 @@ COUNT_AGE_S = 60.0
 """How old the number of a topic's partitions may be for a partitioner of ours."""
 READER = "headwater.reader"
 UNCOMMITTED = "headwater.reader.uncommitted"
+TIMED_OUT = "_TIMED_OUT"
 AWAY = {
     "_TRANSPORT",
     "_ALL_BROKERS_DOWN",
-    "_TIMED_OUT",
+    TIMED_OUT,
     "_TIMED_OUT_QUEUE",
     "_WAIT_COORD",
     "LEADER_NOT_AVAILABLE",
@@ -142,7 +143,7 @@ def admin(log: Log) -> AdminClient:
 
 
 def acquaint(reader: Consumer) -> None:
-    """Tells a new consumer where partitions are; one that does not know looks for their first offset after half a second."""
+    """Tells a consumer where partitions are now; a new one that does not know looks for their first offset after half a second."""
     with contextlib.suppress(KafkaException):
         reader.list_topics(timeout=ASK_S)
 
@@ -187,10 +188,11 @@ class Client:
     def ensure_topics(
         self, names: Iterable[str], partitions: int, config: Mapping[str, str] | None = None
     ) -> None:
-        """Creates the topics that do not exist yet; an existing one is left as it is."""
+        """Creates the topics that do not exist yet, and returns when they are known; an existing one is left as it is."""
         known = self.partitions()
+        replicas = self.log.replication
         wanted = [
-            NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config or {}))
+            NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
             for name in dict.fromkeys(names)
             if name not in known
         ]
@@ -207,6 +209,15 @@ class Client:
                     ) from error
             except TimeoutError as error:
                 raise self._unreachable(f"no answer within {self._timeout_s:.0f} s") from error
+        self._await_topics({each.topic for each in wanted})
+
+    def _await_topics(self, names: set[str]) -> None:
+        """Of several brokers the one that is asked next may hear of a new topic a moment later."""
+        limit = self._clock.monotonic() + self._timeout_s
+        while missing := names - self.partitions().keys():
+            if self._clock.monotonic() >= limit:
+                raise self._unreachable(f"topic {min(missing)!r} was created and is not known")
+            self._pause.wait(RETRY_S)
 
     def end_offsets(self, topics: Iterable[str], *, uncommitted: bool = False) -> dict[tuple[str, int], int]:
         """The offset behind the last record of every partition; a topic that does not exist has none."""
@@ -292,7 +303,10 @@ class Client:
             return self._readers[group]
 
     def _ask(self, question: Callable[[Consumer, float], Any], group: str = READER) -> Any:
-        """Asks again while the log is away: a client that has just lost its connection answers at once that it is down."""
+        """Asks again while the log is away: a client that has just lost its connection answers at once that it is down.
+
+        One that waits in vain may be asking a broker that has died for a partition that another leads now.
+        """
         reader = self._reader(group)
         limit = self._clock.monotonic() + self._timeout_s
         while True:
@@ -303,6 +317,8 @@ class Client:
                 failure = self._refusal or error.args[0]
                 if failure.name() not in AWAY or self._clock.monotonic() >= limit:
                     raise self._unreachable(failure.str(), failure.name()) from error
+                if failure.name() == TIMED_OUT:
+                    acquaint(reader)
             self._pause.wait(RETRY_S)
 
     def _note(self, error: KafkaError) -> None:

@@ -21,8 +21,17 @@ __all__ = ["Settings", "load"]
 
 FILE = "headwater.toml"
 PREFIX = "HEADWATER_"
-TABLES = {"users", "log_options"}
+TABLES = {"users", "log_options", "spark_options"}
 """Settings that are tables; in the environment, JSON objects."""
+SPARK_OURS = {
+    "spark.master": "that is the setting 'spark'",
+    "spark.driver.memory": "that is the setting 'spark_memory'",
+    "spark.sql.shuffle.partitions": "that is the setting 'partitions'",
+    "spark.sql.session.timeZone": "times are UTC everywhere: leave it out",
+    "spark.sql.adaptive.streaming.stateless.enabled": "tasks would not hear what their batch is: leave it out",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "the pipeline wakes idle views itself: leave it out",
+}
+"""Options of Spark that are no user's to choose, and why."""
 SECRET = TABLES | {"log_password"}
 """Settings whose value is never printed."""
 
@@ -48,6 +57,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """A Spark master. The second number of ``local[…]`` is how often a task may be tried."""
     spark_memory: str = "1g"
     """Heap of the Spark driver."""
+    spark_options: dict[str, str] = {}
+    """Further options of Spark, like ``spark.executor.memory``; those that a view's rows depend on are ours."""
     store: str = "sqlite:./data/views"
     """Where the tables of views are kept."""
     host: str = "127.0.0.1"
@@ -66,6 +77,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Lets the broker listen on an address that other machines reach although it has no users."""
     partitions: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     """Partitions of a topic that an application declares and that does not exist yet."""
+    replication: Annotated[int, msgspec.Meta(ge=-1, le=32_767)] = -1
+    """On how many brokers the topics that we make are kept; -1: as many as the log does by itself."""
     trigger_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 200
     """Milliseconds between two micro-batches of a view; without new records there is no batch."""
     pace_records: Annotated[int, msgspec.Meta(ge=1_000)] = 100_000
@@ -117,7 +130,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             tls, ca = bool(self.tls_certificate), self.log_ca or self.tls_certificate
             user = self.log_user or next(iter(self.users), "")
             password = self.log_password or self.users.get(user, "")
-        return Access(self.bootstrap, tls, ca, user, password, self.log_options)
+        return Access(self.bootstrap, tls, ca, user, password, self.log_options, self.replication)
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether Spark's tasks run in processes of other users or machines."""
+        return not self.spark.startswith("local")
 
     @property
     def data(self) -> Path:
@@ -145,6 +163,8 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None, **o
         raise UsageError(f"setting {key!r} is wrong", got=got, expected=_expected(error)) from None
     _check_urls(settings)
     _check_access(settings)
+    _check_replication(settings)
+    _check_spark(settings)
     return settings
 
 
@@ -207,6 +227,28 @@ def _check_access(settings: Settings) -> None:
         raise UsageError(
             "setting 'log_ca' has no effect", got="a log without TLS", hint='write log = "kafkas://…"'
         )
+
+
+def _check_replication(settings: Settings) -> None:
+    if settings.replication == 0:
+        raise UsageError("setting 'replication' is wrong", got="0", expected="-1, or 1 and more")
+    if settings.embedded is not None and settings.replication > 1:
+        raise UsageError(
+            "setting 'replication' is too large for an embedded log",
+            got=str(settings.replication),
+            expected="-1 or 1: it is one broker",
+            hint='several brokers are Apache Kafka: log = "kafka://…"',
+        )
+
+
+def _check_spark(settings: Settings) -> None:
+    for name in settings.spark_options:
+        if not name.startswith("spark."):
+            raise UsageError(
+                f"setting 'spark_options' has {name!r}", expected="names of Spark, which begin with spark."
+            )
+        if name in SPARK_OURS:
+            raise UsageError(f"setting 'spark_options' has {name!r}", hint=SPARK_OURS[name])
 
 
 def _check_urls(settings: Settings) -> None:

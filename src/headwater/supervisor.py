@@ -18,7 +18,7 @@ from typing import BinaryIO
 from headwater.clock import Clock, SystemClock
 from headwater.errors import CaptureError, Fenced, HeadwaterError, MachineError, StorageError, UsageError
 
-__all__ = ["Interrupted", "Part", "Supervisor", "end_with_supervisor"]
+__all__ = ["MARK", "Interrupted", "Part", "Supervisor", "end_marked", "end_with_supervisor", "marked"]
 
 MARK = "HW_PART"
 """Environment variable that a child and all its descendants carry: how the leftovers are found."""
@@ -101,7 +101,7 @@ class Supervisor:
         """Starts the parts together and returns when all are ready; raises when one cannot be, or ``Interrupted``."""
         with self._lock:
             for part in parts:
-                _end_marked(self._mark(part.name))  # what a killed supervisor may have left behind
+                end_marked(self._mark(part.name))  # what a killed supervisor may have left behind
                 self._log(part.name).unlink(missing_ok=True)
                 child = self._children[part.name] = _Child(part)
                 self._spawn(child)
@@ -143,7 +143,7 @@ class Supervisor:
                 process.kill()
                 child.code = process.wait()
             _close(process)
-        _end_marked(self._mark(name))
+        end_marked(self._mark(name))
         (self.folder / "run" / f"{name}.pid").unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class Supervisor:
             return
         _close(child.process)
         child.process = None
-        _end_marked(self._mark(child.part.name))
+        end_marked(self._mark(child.part.name))
         self._after_death(child, code, now)
 
     def _after_death(self, child: _Child, code: int, now: float) -> None:
@@ -264,17 +264,17 @@ def end_with_supervisor(stdin: BinaryIO | None = None) -> None:
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(ORPHAN_GRACE_S)
-        _end_marked(os.environ.get(MARK, ""), spare=os.getpid())
+        end_marked(os.environ.get(MARK, ""), spare=os.getpid())
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="pipe to the supervisor", daemon=True).start()
 
 
-def _end_marked(mark: str, spare: int = 0) -> None:
+def end_marked(mark: str, spare: int = 0) -> None:
     """Kills every process that carries the mark, and returns when none is left (or ``END_S`` have passed)."""
     clock = SystemClock()
     limit = clock.monotonic() + END_S
-    while (left := [pid for pid in _marked(mark) if pid != spare]) and clock.monotonic() < limit:
+    while (left := [pid for pid in marked(mark) if pid != spare]) and clock.monotonic() < limit:
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -283,7 +283,7 @@ def _end_marked(mark: str, spare: int = 0) -> None:
         threading.Event().wait(TICK_S / 10)
 
 
-def _marked(mark: str) -> list[int]:
+def marked(mark: str) -> list[int]:
     """Processes with the mark in their environment; a zombie has none and does not count."""
     wanted = f"{MARK}={mark}".encode()
     found = []

@@ -58,6 +58,7 @@ KINDS = {
     ),
     "skew": Kind("pipeline/test_skew.py", "rows of a key", 1_000_000, (0, 0), "SKEW_SEED", "SKEW_ROWS"),
     "capture": Kind("capture/test_capture_kill.py", "kills", 10, (0, 9)),
+    "cluster": Kind("deploy/test_cluster.py", "losses", 4, (0, 2), "CLUSTER_SEED", "CLUSTER_LOSSES"),
     "fuzz": Kind("kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
 }
 

@@ -123,3 +123,16 @@ def test_a_shard_may_not_grow_beyond_its_limit_but_shrink(place):
     check_size("v", {"op": [large]}, {"op": [large]}, limit=1)
     with pytest.raises(StorageError, match=r"'v': state of op, shard 1 of 2, .*got 14 bytes in 2 entries"):
         check_size("v", {"op": [(), small]}, {"op": [(), large]}, limit=13)
+
+
+def test_copies_at_a_relative_path_are_in_the_scratch_of_the_executor(tmp_path, monkeypatch):
+    """Two executors of one cluster: neither finds, nor needs, what the other has."""
+    place = Place(str(tmp_path / "files"), "copies/run")
+    chain: Chain = ()
+    for number, executor in enumerate(["one", "two", "one"]):
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path / executor},{tmp_path / 'second disk'}")
+        chain = Shard(place, 0, chain).extended(number, executor, {executor.encode(): b"%d" % number})
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "two"))
+    assert dict(Shard(place, 0, chain).items()) == {b"one": b"2", b"two": b"1"}
+    assert {path.name for path in tmp_path.iterdir()} == {"files", "one", "two"}
+    assert (tmp_path / "two" / "copies" / "run" / "0").is_dir()

@@ -61,7 +61,8 @@ def _scale(settings: Settings, topics: Topics, view: str, shards: int) -> int:
         open_batch = {last.batch - 1} if last.batch > reached else set()
         wanted = [*sorted(open_batch & progress.results.keys()), last.batch]
         progress.revise([scaled(progress.results[batch], where, shards, generation) for batch in wanted])
-        shutil.rmtree(copies / seen.run, ignore_errors=True)
+        if copies.is_absolute():  # those of executors go with them
+            shutil.rmtree(copies / seen.run, ignore_errors=True)
         return len(last.state[PUBLISH])
     finally:
         progress.close()

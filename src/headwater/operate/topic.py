@@ -4,7 +4,7 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from headwater.access import Log
+from headwater.access import Log, access
 from headwater.client import TIMEOUT_S, Client, admin
 from headwater.errors import MachineError, UsageError
 
@@ -63,8 +63,9 @@ def describe(log: Log, name: str) -> TopicShape:
 def create(log: Log, name: str, partitions: int, config: dict[str, str]) -> None:
     Client(log).partitions()  # says what is wrong with the log, which an admin request does not
     client = admin(log)
+    wanted = NewTopic(name, partitions, access(log).replication, config=config)
     try:
-        client.create_topics([NewTopic(name, partitions, -1, config=config)])[name].result(TIMEOUT_S)
+        client.create_topics([wanted])[name].result(TIMEOUT_S)
     except KafkaException as error:
         raise UsageError(f"topic {name!r} cannot be created", got=error.args[0].str()) from error
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from headwater import java
 from headwater.config import Settings
 from headwater.errors import MachineError, UsageError
-from headwater.pipeline import classes, jars
+from headwater.pipeline import classes, jars, parcel
 
 __all__ = ["copies", "data", "master", "start"]
 
@@ -47,6 +47,15 @@ FIXED = {
     # Over TCP the first rows of a task reach its Python worker 40 ms late: Nagle's algorithm meets delayed acknowledgements.
     "spark.python.unix.domain.socket.enabled": "true",
 }
+ON_CLUSTER = {
+    # Driver and executors are several users, who share the folder of checkpoints by their group.
+    "spark.hadoop.fs.permissions.umask-mode": "002",
+    "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+}
+ADDED = {"spark.jars": ",", "spark.driver.extraJavaOptions": " ", "spark.executor.extraJavaOptions": " "}
+"""Options of which a user's come behind ours, and what stands between."""
+WORKER_PYTHON = "spark.pyspark.python"
+GROUP_RIGHTS = 0o070
 
 
 def data(settings: Settings) -> Path:
@@ -55,7 +64,12 @@ def data(settings: Settings) -> Path:
 
 
 def copies(settings: Settings) -> Path:
-    """The folder of this machine's copies of state; another one after a restart of the machine, since they are not synced."""
+    """The folder of this machine's copies of state; another one after a restart of the machine, since they are not synced.
+
+    On a cluster a relative one, below the scratch of each executor.
+    """
+    if settings.on_cluster:
+        return Path("headwater-copies")
     boot = Path("/proc/sys/kernel/random/boot_id")
     folder = data(settings) / "copies"
     current = boot.read_text().strip() if boot.exists() else "boot"
@@ -95,7 +109,7 @@ def start(
     found = java.require()
     folder = folder or data(settings)
     folder.mkdir(parents=True, exist_ok=True)
-    _environment(import_folder)
+    _environment(settings, import_folder)
     # A query that fails or stops is reported by the runner; these would print stack traces beside it.
     for name in ("py4j.clientserver", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -110,7 +124,10 @@ def start(
             "Spark does not start", got=said[-1] if said else "no message", hint=f"see {out}"
         ) from error
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
-    return SparkSession.builder.config(conf=conf).getOrCreate()
+    spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    if settings.on_cluster:
+        spark.sparkContext.addPyFile(str(parcel.pack(folder / "code.zip", import_folder)))
+    return spark
 
 
 def _conf(settings: Settings, folder: Path, spark_master: str, java_options: list[str]) -> SparkConf:
@@ -129,14 +146,22 @@ def _conf(settings: Settings, folder: Path, spark_master: str, java_options: lis
     conf.set("spark.jars", ",".join(str(jar) for jar in jars.ensure()))
     conf.set("spark.sql.shuffle.partitions", str(settings.partitions))
     conf.set("spark.sql.warehouse.dir", str(folder / "warehouse"))
-    if settings.spark.startswith("local"):
+    if not settings.on_cluster:
         conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+    for key, value in ON_CLUSTER.items() if settings.on_cluster else ():
+        conf.set(key, value)
+    for key, value in settings.spark_options.items():
+        ours = conf.get(key) if key in ADDED else None
+        conf.set(key, f"{ours}{ADDED[key]}{value}" if ours else value)
     return conf
 
 
-def _environment(import_folder: Path | None) -> None:
-    """Workers run this Python and find the modules beside the application file."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+def _environment(settings: Settings, import_folder: Path | None) -> None:
+    """Workers run this Python, or the one that they are told, and find the modules beside the application file."""
+    os.environ["PYSPARK_PYTHON"] = settings.spark_options.get(WORKER_PYTHON, sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if settings.on_cluster:
+        os.umask(os.umask(0) & ~GROUP_RIGHTS)  # before the JVM starts: both write into the shared folder
     if import_folder is not None:
         known = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(import_folder), known]))

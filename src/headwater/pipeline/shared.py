@@ -1,5 +1,7 @@
-"""Shared: whether Spark's workers see the driver's folder of checkpoints. On machines of their own they must, or state would be lost."""
+"""Shared: whether Spark's workers see the driver's folder of checkpoints and may write there. On machines of their own they must, or state would be lost."""
 
+import os
+import shutil
 import socket
 import uuid
 from collections.abc import Callable
@@ -19,14 +21,17 @@ TASKS_MIN = 8
 
 def check_shared(spark: SparkSession, settings: Settings, folder: Path) -> None:
     """Before the first view starts on a cluster: UsageError when a worker does not share the folder. In ``local…`` there is one machine."""
-    if not settings.spark.startswith("local"):
+    if settings.on_cluster:
         probe(spark, folder, settings.spark)
 
 
 def probe(
     spark: SparkSession, folder: Path, master: str, seen_as: Callable[[Path], Path] = lambda path: path
 ) -> None:
-    """Has tasks read what the driver wrote, and reads what they have written. ``seen_as``: where a worker finds a path of ours."""
+    """Has tasks read what the driver wrote, write into each other's folders, and reads what they have written.
+
+    ``seen_as``: where a worker finds a path of ours.
+    """
     context = spark.sparkContext
     tasks = max(TASKS_MIN, 2 * context.defaultParallelism)
     text = uuid.uuid4().hex
@@ -35,22 +40,21 @@ def probe(
     question = place / "driver"
     try:
         question.write_text(text)
-        answers = (
-            context.parallelize(range(tasks), tasks).map(partial(_answer, place, text, seen_as)).collect()
-        )
-        wrong = sorted(
-            {host for number, host, read in answers if not read or not _wrote(place, number, text)}
-        )
+        numbers = context.parallelize(range(tasks), tasks)
+        answers = numbers.map(partial(_answer, place, text, seen_as)).collect()
+        wrong = {who for number, who, read in answers if not read or not _wrote(place, number, text)}
+        if not wrong:
+            joined = numbers.map(partial(_join, place, tasks, seen_as)).collect()
+            wrong = {who for who, wrote in joined if not wrote}
     finally:
-        for file in place.iterdir():
-            file.unlink()
-        place.rmdir()
+        shutil.rmtree(place)
     if wrong:
         raise UsageError(
             f"the workers of {master} do not share the driver's folder of checkpoints",
-            got=f"{folder} is another folder on {', '.join(wrong)}",
-            expected="one that all machines can read and write under the same path",
-            hint='set store = "sqlite:/SHARED/views" (or log = "embedded:/SHARED") to a mounted folder, or spark = "local[*,4]"',
+            got=f"{folder} is another folder, or may not be written, for {', '.join(sorted(wrong))}",
+            expected="one that all machines and users can read and write under the same path",
+            hint='set store = "sqlite:/SHARED/views" (or log = "embedded:/SHARED") to a mounted folder of a group that all are in '
+            '(chmod 2770, workers with umask 002), or spark = "local[*,4]"',
         )
 
 
@@ -59,14 +63,30 @@ def _answer(place: Path, text: str, seen_as: Callable[[Path], Path], number: int
     here = seen_as(place)
     try:
         read = (here / "driver").read_text() == text
-        (here / str(number)).write_text(text)
+        (here / str(number)).mkdir(exist_ok=True)
+        (here / str(number) / "answer").write_text(text)
     except OSError:
         read = False
-    return number, socket.gethostname(), read
+    return number, _who(), read
+
+
+def _join(place: Path, tasks: int, seen_as: Callable[[Path], Path], number: int) -> tuple[str, bool]:
+    """In a worker: whether it may write into the folders that the others have made."""
+    here = seen_as(place)
+    try:
+        for other in range(tasks):
+            (here / str(other) / f"of-{number}").touch()
+    except OSError:
+        return _who(), False
+    return _who(), True
+
+
+def _who() -> str:
+    return f"user {os.getuid()} on {socket.gethostname()}"
 
 
 def _wrote(place: Path, number: int, text: str) -> bool:
     try:
-        return (place / str(number)).read_text() == text
+        return (place / str(number) / "answer").read_text() == text
     except OSError:
         return False

@@ -8,11 +8,10 @@ LMDB (``statecopy.py``), memory-mapped and open to every worker process, and bri
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from headwater.errors import StorageError
 from headwater.pipeline.points import passes
-from headwater.pipeline.statecopy import NONE, Copy, opened
+from headwater.pipeline.statecopy import NONE, Copy, copies, opened
 from headwater.pipeline.statefile import Place, Size, columns, contents, whole_file, write
 from headwater.result import Chain, Chains
 
@@ -55,10 +54,11 @@ class Shard:
         self._asked: set[bytes] = set()
         self._found: dict[bytes, bytes] = {}
         """The values of those that were asked for and are there."""
-        self._copy = opened(Path(place.copies) / str(number))
+        here = copies(place)
+        self._copy = opened(here / str(number))
         self._copy.advance(place, chain)
         if self._copy.version() != self.version:  # the copy of a later batch: an older one is being repeated
-            self._copy = Copy(Path(place.copies) / f"{number}.at-{self.version}.{os.getpid()}", fresh=True)
+            self._copy = Copy(here / f"{number}.at-{self.version}.{os.getpid()}", fresh=True)
             self._copy.advance(place, chain)
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import lmdb
@@ -18,7 +18,7 @@ import pyarrow as pa
 from headwater.pipeline.statefile import Place, batches
 from headwater.result import Chain
 
-__all__ = ["NONE", "Copy", "opened", "read_only"]
+__all__ = ["NONE", "Copy", "copies", "opened", "read_only"]
 
 COPY_BYTES_MAX = 1 << 40
 """How far a copy may grow: address space, not memory."""
@@ -28,7 +28,18 @@ KEY_BYTES_MAX = 511
 NONE = -1
 """The version before the first batch."""
 
+SCRATCH = "SPARK_LOCAL_DIRS"
+"""Where Spark tells a Python worker the folders of its executor, which go with it."""
+
 _version = struct.Struct(">q")
+
+
+def copies(place: Place) -> Path:
+    """The folder of this process's copies of a place. No executor can write to a folder of another, nor to one of the driver."""
+    path = Path(place.copies)
+    if path.is_absolute():
+        return path
+    return Path(os.environ.get(SCRATCH, "").partition(",")[0] or gettempdir()) / path
 
 
 class Copy:
@@ -132,8 +143,9 @@ class Copy:
 @contextmanager
 def read_only(place: Place, chain: Chain) -> Iterator[Iterator[tuple[bytes, bytes]]]:
     """Everything in a shard, from a copy that nobody else knows and that is gone afterwards."""
-    Path(place.copies).mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=place.copies) as folder:
+    here = copies(place)
+    here.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=here) as folder:
         copy = Copy(Path(folder))
         try:
             copy.advance(place, chain)

@@ -39,7 +39,10 @@ OPTIONS = ipc.IpcWriteOptions(compression="lz4")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where the state of one operator of one run is: its files (a path or a URL of ``pyarrow.fs``), and this machine's copies."""
+    """Where the state of one operator of one run is: its files (a path or a URL of ``pyarrow.fs``), and this machine's copies.
+
+    Copies at a relative path are in the scratch of whoever makes them: on a cluster, an executor's own.
+    """
 
     files: str
     copies: str
