@@ -47,6 +47,7 @@ __all__ = [
     "Staying",
     "Stretch",
     "Written",
+    "answers",
     "building",
     "horizon_us",
     "run",
@@ -321,31 +322,36 @@ def _batch_shell(
 def _stream_shell(
     name: str, logic: Logic, kind: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    out = kind.append(pa.field(FILE, pa.string()))
-
     def in_stream(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = list(batches)
-        if not found:
-            return
-        table = pa.Table.from_batches(found)
-        plan = msgspec.json.decode(TaskContext.get().getLocalProperty(PLAN) or "{}", type=Plan)
-        for number in sorted(pc.unique(table.column("_shard")).to_pylist()):
-            mine = table.filter(pc.equal(table.column("_shard"), number)).drop_columns(["_shard"])
-            rows = mine.filter(pc.is_valid(mine.column("_key"))) if logic.timed else mine
-            place, attempt = plan.places[name], uuid.uuid4().hex[:12]
-            shard = Shard(place, number, plan.chains[name][number]) if logic.keeps else None
-            applied = logic.apply(rows, shard or Nothing(), plan.moment(name))
-            if shard is not None:
-                chain = shard.extended(plan.batch, attempt, applied.changes)
-            else:
-                chain = alone(place, number, plan.batch, attempt, applied.changes)
-            nulls = pa.nulls(applied.rows.num_rows, pa.string())
-            yield from _cast(applied.rows.append_column(FILE, nulls), out)
-            note = msgspec.json.encode(Written(number, chain, applied.open)).decode()
-            yield pa.record_batch([*[pa.nulls(1, each.type) for each in kind], pa.array([note])], schema=out)
-            passes("shard has answered")
+        if found:
+            plan = msgspec.json.decode(TaskContext.get().getLocalProperty(PLAN) or "{}", type=Plan)
+            yield from answers(name, logic, found, plan, kind)
 
     return in_stream
+
+
+def answers(
+    name: str, logic: Logic, batches: Sequence[pa.RecordBatch], plan: Plan, kind: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """What a task makes of its rows, shard by shard: theirs, and behind those of each shard a row with what was written."""
+    out = kind.append(pa.field(FILE, pa.string()))
+    table = pa.Table.from_batches(batches)
+    for number in sorted(pc.unique(table.column("_shard")).to_pylist()):
+        mine = table.filter(pc.equal(table.column("_shard"), number)).drop_columns(["_shard"])
+        rows = mine.filter(pc.is_valid(mine.column("_key"))) if logic.timed else mine
+        place, attempt = plan.places[name], uuid.uuid4().hex[:12]
+        shard = Shard(place, number, plan.chains[name][number]) if logic.keeps else None
+        applied = logic.apply(rows, shard or Nothing(), plan.moment(name))
+        if shard is not None:
+            chain = shard.extended(plan.batch, attempt, applied.changes)
+        else:
+            chain = alone(place, number, plan.batch, attempt, applied.changes)
+        nulls = pa.nulls(applied.rows.num_rows, pa.string())
+        yield from _cast(applied.rows.append_column(FILE, nulls), out)
+        note = msgspec.json.encode(Written(number, chain, applied.open)).decode()
+        yield pa.record_batch([*[pa.nulls(1, each.type) for each in kind], pa.array([note])], schema=out)
+        passes("shard has answered")
 
 
 def written(notes: Sequence[str], shards: int) -> dict[int, Written]:
