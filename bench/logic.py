@@ -216,7 +216,7 @@ CASES: dict[str, Callable[[Steps], None]] = {
 
 
 def main() -> None:
-    profile = cProfile.Profile() if os.environ.get("PROFILE") else None
+    profile = cProfile.Profile(time.process_time) if os.environ.get("PROFILE") else None
     for what, case in CASES.items():
         if len(sys.argv) > 1 and sys.argv[1] not in what:
             continue

@@ -17,7 +17,7 @@ from headwater.pipeline import operator
 from headwater.pipeline.delta import Delta
 from headwater.pipeline.operator import Applied, Moment, Spec, State
 from headwater.pipeline.rowbytes import pack, placed, unpack
-from headwater.pipeline.sorting import numbered
+from headwater.pipeline.sorting import ordered
 from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["DELETED", "ID", "OFFSET", "PARTITION", "Current", "current"]
@@ -42,9 +42,8 @@ class Current(Spec, frozen=True, kw_only=True):
         return StructType([*shown, StructField(WEIGHT, IntegerType())])
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
-        newest = _newest(rows)
-        shown = newest.drop_columns([*OWN, "_key"])
-        keys = _one(newest.column("_key").cast(pa.large_binary()))
+        keys, newest = _newest(rows)
+        shown = newest.drop_columns([DELETED])
         olds = pa.array(state.each(keys.to_pylist()), pa.large_binary())
         gone = newest.column(DELETED).to_numpy()
         news = pack(shown)
@@ -67,13 +66,17 @@ def current(changes: DataFrame) -> DataFrame:
     return operator.run(Current(rows=kind.simpleString()), changes)
 
 
-def _newest(rows: pa.Table) -> pa.Table:
-    """The last change of each key, in the order of keys."""
-    rows = rows.combine_chunks()
-    _, key = numbered(rows.column("_key"))
-    order = np.lexsort((rows.column(PARTITION).to_numpy(), rows.column(OFFSET).to_numpy(), key))
-    last = np.append(key[order][1:] != key[order][:-1], True)[: len(order)]
-    return rows.take(pa.array(order[last]))
+def _newest(rows: pa.Table) -> tuple[pa.Array, pa.Table]:
+    """The keys in order, and the last change of each."""
+    keys = rows.column("_key").cast(pa.large_binary()).combine_chunks()
+    order, fresh = ordered(keys)
+    if not fresh.all():
+        key = np.empty(len(order), np.int64)
+        key[order] = np.cumsum(fresh)
+        order = np.lexsort((rows.column(PARTITION).to_numpy(), rows.column(OFFSET).to_numpy(), key))
+        order = order[np.append(fresh[1:], True)]
+    picked = pa.array(order)
+    return keys.take(picked), rows.drop_columns([ID, PARTITION, OFFSET, "_key"]).take(picked)
 
 
 def _differs(olds: pa.Array, news: pa.Array) -> Any:
@@ -83,10 +86,6 @@ def _differs(olds: pa.Array, news: pa.Array) -> Any:
         return there[1]
     differs = pc.fill_null(pc.not_equal(olds, news), False).to_numpy(zero_copy_only=False)
     return differs | (there[0] != there[1])
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _weighted(rows: pa.Table, weight: int) -> pa.Table:

@@ -17,6 +17,7 @@ from headwater.errors import UsageError
 from headwater.pipeline.delta import Delta
 from headwater.pipeline.operator import Applied, Moment, Spec, State
 from headwater.pipeline.rowbytes import concat, placed
+from headwater.pipeline.sorting import ordered
 from headwater.pipeline.statefile import Size
 from headwater.pipeline.wire import WEIGHT
 
@@ -104,7 +105,7 @@ def _net(rows: pa.Table) -> tuple[pa.Array, pa.Array, Any]:
     """The same as columns."""
     keys, values = _binaries(rows, "_key"), _binaries(rows, "_value")
     weights = rows.column(WEIGHT).to_numpy()
-    order, fresh = _by_key(keys)
+    order, fresh = ordered(keys)
     comes = weights[order] > 0
     key = np.cumsum(fresh) - 1
     of, at = (key[comes], key[~comes]), (order[comes], order[~comes])
@@ -170,19 +171,10 @@ def _ordered(rows: pa.Table) -> Iterator[tuple[bytes, bytes | None]]:
 
 def _places(rows: pa.Table, keys: pa.Array) -> tuple[Any, Any]:
     """Where rows are in the order of key and value, and which has not the key of the one before it."""
-    order, fresh = _by_key(keys)
+    order, fresh = ordered(keys)
     if fresh.all():
         return order, fresh
     order = pc.sort_indices(rows, [("_key", "ascending"), ("_value", "ascending")])
-    return order.to_numpy().astype(np.int64), fresh
-
-
-def _by_key(keys: pa.Array) -> tuple[Any, Any]:
-    """Where rows are in the order of their keys, and which of these is not the one before it."""
-    order = pc.sort_indices(keys)
-    ordered = keys.take(order)
-    fresh = np.ones(len(keys), bool)
-    fresh[1:] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
     return order.to_numpy().astype(np.int64), fresh
 
 

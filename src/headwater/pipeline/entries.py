@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.pipeline.rowbytes import concat
+from headwater.pipeline.sorting import ordered
 
 __all__ = [
     "CUT",
@@ -89,18 +90,12 @@ def changed(entries: pa.Array, weights: Any) -> Changed:
     """Rows with the same entry as one, with their weights added up; what comes to nothing is left out."""
     if not len(entries):
         return Changed(entries, np.zeros(0, np.int64), np.zeros(0, np.int64))
-    order = pc.sort_indices(entries)
-    ordered = entries.take(order)
-    fresh = np.ones(len(entries), bool)
-    fresh[1:] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
+    rows, fresh = ordered(entries)
     starts = np.flatnonzero(fresh)
-    rows = order.to_numpy().astype(np.int64)
     totals = np.add.reduceat(weights[rows], starts)
     some = totals != 0
-    chosen = starts[some]
-    if len(chosen) < len(rows):
-        ordered = ordered.take(pa.array(chosen))
-    return Changed(ordered, rows[chosen], totals[some])
+    chosen = rows[starts[some]]
+    return Changed(entries.take(pa.array(chosen)), chosen, totals[some])
 
 
 def value_of(entry: bytes, weight: int, data: bytes | None, key: bytes) -> bytes:
