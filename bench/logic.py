@@ -94,14 +94,14 @@ def paired(left: pa.Table, right: pa.Table, on: str) -> pa.Table:
     def side(rows: pa.Table, mine: str, other: pa.Schema) -> pa.Table:
         shown = rows.drop_columns([WEIGHT]) if WEIGHT in rows.column_names else rows
         struct = pa.StructArray.from_arrays(
-            shown.combine_chunks().to_batches()[0].columns if rows.num_rows else [pa.nulls(0, each.type) for each in shown.schema],  # fmt: skip
+            shown.combine_chunks().to_batches()[0].columns
+            if rows.num_rows
+            else [pa.nulls(0, each.type) for each in shown.schema],  # fmt: skip
             fields=list(shown.schema),
         )
         nulls = pa.nulls(rows.num_rows, pa.struct(list(other)))
         weight = (
-            rows.column(WEIGHT)
-            if WEIGHT in rows.column_names
-            else pa.array(np.ones(rows.num_rows, np.int32))
+            rows.column(WEIGHT) if WEIGHT in rows.column_names else pa.array(np.ones(rows.num_rows, np.int32))
         )
         pair = (struct, nulls) if mine == LEFT else (nulls, struct)
         columns = [rows.column(on), *pair, weight, text(rows.column(on))]
@@ -216,6 +216,7 @@ CASES: dict[str, Callable[[Steps], None]] = {
 
 
 def main() -> None:
+    pa.set_cpu_count(1)  # as in a worker of Spark
     profile = cProfile.Profile(time.process_time) if os.environ.get("PROFILE") else None
     for what, case in CASES.items():
         if len(sys.argv) > 1 and sys.argv[1] not in what:
@@ -230,7 +231,9 @@ def main() -> None:
         total = sum(best.seconds.values())
         print(f"{what:20} {EVENTS / total:10,.0f} records/s and core")
         for name, seconds in best.seconds.items():
-            print(f"    {name:16} {best.rows[name]:10,} rows {seconds / best.rows[name] * 1e6:8.2f} µs each {seconds:8.2f} s")
+            print(
+                f"    {name:16} {best.rows[name]:10,} rows {seconds / best.rows[name] * 1e6:8.2f} µs each {seconds:8.2f} s"
+            )
         if profile:
             pstats.Stats(profile).sort_stats("tottime").print_stats(40)
             profile.clear()

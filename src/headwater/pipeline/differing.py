@@ -96,9 +96,7 @@ _record = msgspec.msgpack.Decoder(tuple[bytes, bytes])
 def consolidated(rows: pa.Table) -> dict[bytes, tuple[bytes | None, bool]]:
     """Of each key that changes, in order: the row that comes in, or None, and whether one goes out."""
     keys, values, replaces = _net(rows)
-    return dict(
-        zip(keys.to_pylist(), zip(values.to_pylist(), replaces.tolist(), strict=True), strict=True)
-    )
+    return dict(zip(keys.to_pylist(), zip(values.to_pylist(), replaces.tolist(), strict=True), strict=True))
 
 
 def _net(rows: pa.Table) -> tuple[pa.Array, pa.Array, Any]:
@@ -114,10 +112,11 @@ def _net(rows: pa.Table) -> tuple[pa.Array, pa.Array, Any]:
     came, went = places = [np.full(int(fresh.sum()), -1) for _ in at]
     for place, number, row in zip(places, of, at, strict=True):
         place[number] = row
-    both = (came >= 0) & (went >= 0)
-    same = pc.equal(values.take(pa.array(came[both])), values.take(pa.array(went[both])))
+    length = pc.binary_length(values).to_numpy()
+    alike = (came >= 0) & (went >= 0) & (length[came] == length[went])
+    same = pc.equal(values.take(pa.array(came[alike])), values.take(pa.array(went[alike])))
     still = np.ones(len(came), bool)
-    still[both] = ~same.to_numpy(zero_copy_only=False)
+    still[alike] = ~same.to_numpy(zero_copy_only=False)
     came, went = came[still], went[still]
     names = keys.take(pa.array(np.maximum(came, went)))
     return names, values.take(pa.array(came, mask=came < 0)), went >= 0

@@ -276,8 +276,11 @@ def _unchanged(
     number = np.repeat(numbers, list(map(len, stretches)))
     found = [entry for part in stretches for entry, _ in part]
     values = [value for part in stretches for _, value in part]
-    if changed[number].any():
-        still = ~np.fromiter(map(set(batch.entries).__contains__, found), bool, len(found))
+    perhaps = changed[number] > 0
+    if perhaps.any():
+        own = set(compress(batch.entries, batch.side == side))
+        still = ~perhaps
+        still[perhaps] = [entry not in own for entry in compress(found, perhaps)]
         found, values, number = list(compress(found, still)), list(compress(values, still)), number[still]
     return found, values, number
 
@@ -288,7 +291,9 @@ def _values(given: Sequence[Given], batch: Batch, after: Any) -> pa.Array:
     if all(each.cut is None for each in given) and not any(each[:1] == entries.CUT for each in batch.begins):
         return entries.values(weights)
     found: list[bytes | None] = []
-    for entry, weight, side, row in zip(batch.entries, weights.tolist(), batch.side.tolist(), batch.row.tolist()):  # noqa: B905
+    for entry, weight, side, row in zip(
+        batch.entries, weights.tolist(), batch.side.tolist(), batch.row.tolist()
+    ):  # noqa: B905
         of = given[side]
         data = of.packed[row].as_py() if of.cut is not None and of.cut[row] else None
         found.append(entries.value_of(entry, weight, data, of.keys[row].as_py()) if weight else None)

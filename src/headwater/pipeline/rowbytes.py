@@ -80,7 +80,9 @@ def stacked(rows: Sequence[bytes]) -> tuple[bytes, Any]:
 def placed(rows: pa.Array) -> tuple[pa.Buffer, Any]:
     """The same of a column of large binaries without nulls, which is stacked already."""
     _, bounds, data = rows.buffers()
-    begins = np.frombuffer(bounds, np.int64, len(rows), 8 * rows.offset) if len(rows) else np.zeros(0, np.int64)
+    begins = (
+        np.frombuffer(bounds, np.int64, len(rows), 8 * rows.offset) if len(rows) else np.zeros(0, np.int64)
+    )
     return data if data is not None else pa.py_buffer(b""), begins
 
 

@@ -130,7 +130,9 @@ class Copy:
             for key in part.column(0).filter(pc.invert(there)).to_pylist():
                 transaction.delete(key)
             part = part.filter(there)
-        transaction.cursor().putmulti(zip(part.column(0).to_pylist(), part.column(1).to_pylist(), strict=True))
+        transaction.cursor().putmulti(
+            zip(part.column(0).to_pylist(), part.column(1).to_pylist(), strict=True)
+        )
 
     def _apply_odd(self, transaction: Any, part: pa.RecordBatch) -> None:
         for key, value in zip(part.column(0).to_pylist(), part.column(1).to_pylist(), strict=True):
