@@ -56,7 +56,7 @@ class Steps:
         self.rows: dict[str, int] = {}
 
     def run(
-        self, name: str, logic: Logic, rows: pa.Table, kind: pa.Schema, batch: int, watermark: int = 0
+        self, name: str, logic: Logic, rows: pa.Table, kind: pa.Schema, batch: int, *, watermark: int = 0
     ) -> pa.Table:
         """One operator over one batch, in as many tasks as there are shards."""
         place = Place(str(self.folder / name), str(self.folder / f"{name}.copies"))
@@ -93,19 +93,15 @@ def paired(left: pa.Table, right: pa.Table, on: str) -> pa.Table:
 
     def side(rows: pa.Table, mine: str, other: pa.Schema) -> pa.Table:
         shown = rows.drop_columns([WEIGHT]) if WEIGHT in rows.column_names else rows
-        struct = pa.StructArray.from_arrays(
-            shown.combine_chunks().to_batches()[0].columns
-            if rows.num_rows
-            else [pa.nulls(0, each.type) for each in shown.schema],  # fmt: skip
-            fields=list(shown.schema),
-        )
+        columns = [each.combine_chunks() for each in shown.columns]
+        struct = pa.StructArray.from_arrays(columns, fields=list(shown.schema))
         nulls = pa.nulls(rows.num_rows, pa.struct(list(other)))
         weight = (
             rows.column(WEIGHT) if WEIGHT in rows.column_names else pa.array(np.ones(rows.num_rows, np.int32))
         )
         pair = (struct, nulls) if mine == LEFT else (nulls, struct)
-        columns = [rows.column(on), *pair, weight, text(rows.column(on))]
-        return pa.table(columns, names=["_on1", LEFT, RIGHT, WEIGHT, "_key"])
+        key = rows.column(on)
+        return pa.table([key, *pair, weight, text(key)], names=["_on1", LEFT, RIGHT, WEIGHT, "_key"])
 
     def bare(schema: pa.Schema) -> pa.Schema:
         return pa.schema([each for each in schema if each.name != WEIGHT])
@@ -203,7 +199,9 @@ def enriched(steps: Steps) -> None:
     kind = pa.schema([*TRADE, ("rate", pa.int64()), ("since", TIME), ("version", pa.string())])
     heard = -(1 << 62)
     for batch, trade, rate in trades():
-        rows = steps.run("enrich", own, paired(trade, rate, "account"), weighted(kind), batch, heard)
+        rows = steps.run(
+            "enrich", own, paired(trade, rate, "account"), weighted(kind), batch, watermark=heard
+        )
         shown = rows.select(["trade_id", "account", "cents", "at", "rate", WEIGHT])
         steps.run(PUBLISH, Differing(weighted=True), published(shown, "trade_id"), NOTHING, batch)
         heard = pc.max(trade.column("at")).cast(pa.int64()).as_py() - DELAY_US

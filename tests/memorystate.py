@@ -9,7 +9,7 @@ class Memory(dict):
         return {key: self[key] for key in asked if key in self}
 
     def each(self, asked):
-        return [self[key] if key in self else None for key in asked]
+        return list(map(super().get, asked))
 
     def between(self, start, end):
         return iter(sorted((key, value) for key, value in self.items() if start <= key < end))

@@ -159,12 +159,12 @@ class Joined(Spec, frozen=True, kw_only=True):
         keys, sides, numbers = batch.key[: batch.kept], batch.side[: batch.kept], len(batch.begins)
         mine, met = (np.bincount(keys[sides == each], minlength=numbers) for each in (side, 1 - side))
         wanted = np.flatnonzero(met)
-        found, values, number = _unchanged(batch, state, side, wanted, [EVERY] * len(wanted), mine)
+        found, values, number = _unchanged(batch, state, side, wanted, [EVERY] * len(wanted), changed=mine)
         there = np.zeros(numbers, bool)
         there[number] = True
         if self._outer[1 - side]:
             only = np.flatnonzero((mine > 0) & (met == 0))
-            _, _, at = _unchanged(batch, state, side, only, (mine[only] + 1).tolist(), mine)
+            _, _, at = _unchanged(batch, state, side, only, (mine[only] + 1).tolist(), changed=mine)
             there[at] = True
         return Others(found, values, number, there)
 
@@ -266,7 +266,7 @@ def _batch(given: Sequence[Given]) -> Batch:
 
 
 def _unchanged(
-    batch: Batch, state: State, side: int, numbers: Any, most: Sequence[int], changed: Any
+    batch: Batch, state: State, side: int, numbers: Any, most: Sequence[int], *, changed: Any
 ) -> tuple[list[bytes], list[bytes], Any]:
     """The entries of some keys on a side that the batch does not change, what stands there, and whose they are. ``changed``: how many it does, by key."""
     letter, after = LETTERS[side], AFTER[side]
@@ -291,9 +291,10 @@ def _values(given: Sequence[Given], batch: Batch, after: Any) -> pa.Array:
     if all(each.cut is None for each in given) and not any(each[:1] == entries.CUT for each in batch.begins):
         return entries.values(weights)
     found: list[bytes | None] = []
+    sides, rows = (each[: batch.kept].tolist() for each in (batch.side, batch.row))
     for entry, weight, side, row in zip(
-        batch.entries, weights.tolist(), batch.side.tolist(), batch.row.tolist()
-    ):  # noqa: B905
+        batch.entries[: batch.kept], weights.tolist(), sides, rows, strict=True
+    ):
         of = given[side]
         data = of.packed[row].as_py() if of.cut is not None and of.cut[row] else None
         found.append(entries.value_of(entry, weight, data, of.keys[row].as_py()) if weight else None)

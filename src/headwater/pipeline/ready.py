@@ -67,7 +67,7 @@ class _Published:
         return {key[1:]: row for key, row in self._state.get([b"r" + key for key in keys]).items()}
 
     def each(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._state.each([b"r" + key for key in keys])
+        return list(map(self.get(keys).get, keys))
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return ((key[1:], row) for key, row in self._state.between(b"r" + start, b"r" + end))

@@ -7,6 +7,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -100,11 +101,12 @@ class Copy:
         found: list[list[tuple[bytes, bytes]]] = []
         with self._environment.begin() as transaction:
             cursor = transaction.cursor(self._values)
+            seek, entries = cursor.set_range, cursor.iternext
             for start, end, most in wanted:
                 part: list[tuple[bytes, bytes]] = []
-                if cursor.set_range(start):
-                    for entry in cursor.iternext():
-                        if entry[0] >= end or len(part) == most:
+                if seek(start):
+                    for entry in islice(entries(), most):
+                        if entry[0] >= end:
                             break
                         part.append(entry)
                 found.append(part)
