@@ -6,7 +6,7 @@ JOINS  := q3,q4,q5,q7,q8,q9,q13,q20
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-stores bench-delivery bench-capture bench-report soak clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-logic bench-stores bench-delivery bench-capture bench-report soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -57,6 +57,9 @@ bench-joins: $(VENV)/.setup $(VENV)/.setup-test .venv-flink/.setup  ## joins bes
 	@EVENTS=$(or $(EVENTS),2000000) $(BIN)/python bench/joins.py
 	@QUERIES=$(or $(QUERIES),$(JOINS)) $(BIN)/python bench/nexmark.py
 	@$(BIN)/python bench/report.py
+
+bench-logic: $(VENV)/.setup  ## CPU of the operators of joins without Spark; EVENTS=400000, PROFILE=1 shows where it goes
+	@$(BIN)/python bench/logic.py $(ARGS)
 
 bench-capture: $(VENV)/.setup $(VENV)/.setup-test  ## what capturing PostgreSQL costs, streaming and snapshot, published; ROWS=500000
 	@$(BIN)/python bench/capture.py --rows $(or $(ROWS),500000)

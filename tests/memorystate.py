@@ -1,9 +1,15 @@
 """A shard's state as a dict, for logics without a stage around them."""
 
+from headwater.pipeline.delta import Delta
+from headwater.pipeline.statefile import Size
+
 
 class Memory(dict):
     def get(self, asked):
         return {key: self[key] for key in asked if key in self}
+
+    def each(self, asked):
+        return list(map(super().get, asked))
 
     def between(self, start, end):
         return iter(sorted((key, value) for key, value in self.items() if start <= key < end))
@@ -11,9 +17,15 @@ class Memory(dict):
     def stretches(self, wanted):
         return [list(self.between(start, end))[:most] for start, end, most in wanted]
 
+    def size(self):
+        return Size(len(self), sum(len(key) + len(value) for key, value in self.items()))
+
     def take(self, changes):
+        before = self.size()
         for key, value in changes.items():
             if value is None:
                 del self[key]  # a logic removes only what is there
             else:
                 self[key] = value
+        if isinstance(changes, Delta):
+            assert changes.grown(before) == self.size(), "a delta says what stood there before"

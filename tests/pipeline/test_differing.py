@@ -62,3 +62,25 @@ def test_a_second_row_of_a_key_is_refused_and_a_new_one_gets_the_next_revision()
         table([("a", '{"n":1}', -1), ("a", '{"n":2}', 1), ("b", '{"n":1}', -1)]), state, MOMENT
     ).changes
     assert changes == {b"a": b'{"n":2,"_revision":2}', b"b": None}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_row_that_differs_gets_the_next_revision_and_one_that_does_not_stays(weighted):
+    state, logic = Memory(), Differing(weighted=weighted)
+    state.take({b"new": b'{"n":0,"_revision":9}', b"old": b'{"n":0,"_revision":1099}'})
+    for n in (1, 2, 2, 3):
+        rows = [(key, f'{{"n":{n}}}', 1) for key in ("new", "old", "one more")]
+        if weighted:
+            rows += [(key.decode(), row.decode().rsplit(",", 1)[0] + "}", -1) for key, row in state.items()]
+        state.take(logic.apply(table(rows), state, MOMENT).changes)
+    revisions = {b"new": 12, b"old": 1102, b"one more": 3}
+    assert state == {key: b'{"n":3,"_revision":%d}' % number for key, number in revisions.items()}
+
+
+def test_of_two_rows_with_a_key_the_greater_one_is_published_and_a_deletion_before_both():
+    rows = [("a", '{"n":1}', 1), ("a", '{"n":2}', 1), ("b", '{"n":1}', 1), ("b", None, 1), ("c", None, 1)]
+    state = Memory(zip([b"b"], [b'{"n":0,"_revision":1}'], strict=True))
+    assert Differing().apply(table(rows), state, MOMENT).changes == {
+        b"a": b'{"n":2,"_revision":1}',
+        b"b": None,
+    }

@@ -215,6 +215,11 @@ class Counted(Memory):
         self.read += len(found)
         return found
 
+    def each(self, asked):
+        found = super().each(asked)
+        self.read += len(found) - found.count(None)
+        return found
+
     def between(self, start, end):
         for entry in super().between(start, end):
             self.read += 1

@@ -47,6 +47,7 @@ def test_a_shard_equals_a_dict_whether_its_copy_is_kept_or_made_anew(tmp_path_fa
         shard = Shard(place, 0, chain)
         assert dict(shard.items()) == model
         assert shard.get(sorted(model)) == model
+        assert shard.each([*sorted(model), b"never"]) == [*(model[key] for key in sorted(model)), None]
         assert size_of(chain) == (len(model), sum(len(key) + len(value) for key, value in model.items()))
     assert len(chain) <= CHAIN_FILES_MAX + 1
 

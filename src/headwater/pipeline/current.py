@@ -5,18 +5,19 @@ a change becomes a ``_weight`` of -1 with the old row and one of 1 with the new 
 key that has no row, change nothing. State: the row of each key.
 """
 
-from itertools import compress
-from operator import ne
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from headwater.pipeline import operator
+from headwater.pipeline.delta import Delta
 from headwater.pipeline.operator import Applied, Moment, Spec, State
-from headwater.pipeline.rowbytes import pack, stacked, unpack
-from headwater.pipeline.sorting import numbered
+from headwater.pipeline.rowbytes import pack, placed, unpack
+from headwater.pipeline.sorting import ordered
 from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["DELETED", "ID", "OFFSET", "PARTITION", "Current", "current"]
@@ -41,27 +42,22 @@ class Current(Spec, frozen=True, kw_only=True):
         return StructType([*shown, StructField(WEIGHT, IntegerType())])
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
-        newest = _newest(rows)
-        shown = newest.drop_columns([*OWN, "_key"])
-        keys = newest.column("_key").cast(pa.binary()).to_pylist()
-        known = state.get(keys)
+        keys, newest = _newest(rows)
+        shown = newest.drop_columns([DELETED])
+        olds = pa.array(state.each(keys.to_pylist()), pa.large_binary())
         gone = newest.column(DELETED).to_numpy()
-        news: list[bytes | None] = pack(shown).to_pylist()
+        news = pack(shown)
         if gone.any():
-            news = [None if is_gone else new for is_gone, new in zip(gone.tolist(), news, strict=True)]
-        if known:
-            olds = list(map(known.get, keys))
-            differs = np.fromiter(map(ne, olds, news), bool, len(keys))
-            before = [old for old in compress(olds, differs) if old is not None]
-        else:
-            differs, before = ~gone, []
-        changes = dict(compress(zip(keys, news, strict=True), differs))
+            news = pc.if_else(pa.array(gone), pa.scalar(None, news.type), news)
+        differs = _differs(olds, news)
+        if not differs.all():
+            keys, olds, news = (each.filter(pa.array(differs)) for each in (keys, olds, news))
         after = np.flatnonzero(differs & ~gone)
         out = [
-            _weighted(unpack(*stacked(before), shown.schema), -1),
-            _weighted(shown if len(after) == len(keys) else shown.take(pa.array(after)), 1),
+            _weighted(unpack(*placed(olds.drop_null()), shown.schema), -1),
+            _weighted(shown if len(after) == len(gone) else shown.take(pa.array(after)), 1),
         ]
-        return Applied(pa.concat_tables(out), changes)
+        return Applied(pa.concat_tables(out), Delta.over(keys, news, olds))
 
 
 def current(changes: DataFrame) -> DataFrame:
@@ -70,13 +66,26 @@ def current(changes: DataFrame) -> DataFrame:
     return operator.run(Current(rows=kind.simpleString()), changes)
 
 
-def _newest(rows: pa.Table) -> pa.Table:
-    """The last change of each key, in the order of keys."""
-    rows = rows.combine_chunks()
-    _, key = numbered(rows.column("_key"))
-    order = np.lexsort((rows.column(PARTITION).to_numpy(), rows.column(OFFSET).to_numpy(), key))
-    last = np.append(key[order][1:] != key[order][:-1], True)[: len(order)]
-    return rows.take(pa.array(order[last]))
+def _newest(rows: pa.Table) -> tuple[pa.Array, pa.Table]:
+    """The keys in order, and the last change of each."""
+    keys = rows.column("_key").cast(pa.large_binary()).combine_chunks()
+    order, fresh = ordered(keys)
+    if not fresh.all():
+        key = np.empty(len(order), np.int64)
+        key[order] = np.cumsum(fresh)
+        order = np.lexsort((rows.column(PARTITION).to_numpy(), rows.column(OFFSET).to_numpy(), key))
+        order = order[np.append(fresh[1:], True)]
+    picked = pa.array(order)
+    return keys.take(picked), rows.drop_columns([ID, PARTITION, OFFSET, "_key"]).take(picked)
+
+
+def _differs(olds: pa.Array, news: pa.Array) -> Any:
+    """Where two columns do not say the same."""
+    there = [each.is_valid().to_numpy(zero_copy_only=False) for each in (olds, news)]
+    if not there[0].any():
+        return there[1]
+    differs = pc.fill_null(pc.not_equal(olds, news), False).to_numpy(zero_copy_only=False)
+    return differs | (there[0] != there[1])
 
 
 def _weighted(rows: pa.Table, weight: int) -> pa.Table:

@@ -4,7 +4,7 @@ What differs is the shard's next state file, and just that file is what the driv
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -14,7 +14,11 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from headwater.errors import UsageError
+from headwater.pipeline.delta import Delta
 from headwater.pipeline.operator import Applied, Moment, Spec, State
+from headwater.pipeline.rowbytes import concat, placed
+from headwater.pipeline.sorting import ordered
+from headwater.pipeline.statefile import Size
 from headwater.pipeline.wire import WEIGHT
 
 __all__ = [
@@ -32,6 +36,10 @@ PUBLISH = "publish"
 """The name of this step among the operators of a view."""
 REVISION = b',"_revision":'
 FIRST = REVISION + b"1}"
+END = b"}"
+COLON, ZERO = b":0"
+FAR = (1 << 63) - 1
+BYTES = pa.large_binary()
 NO_ROWS = StructType([])
 
 
@@ -50,16 +58,14 @@ class Differing(Spec, frozen=True):
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
         if not self.weighted:
-            return Applied(pa.table({}), differing(_sorted(rows), state))
-        taken = consolidated(rows)
-        published = state.get(list(taken))
-        for key in published:
-            value, replaces = taken[key]
-            if value is not None and not replaces:
-                raise _not_unique(key)
-        return Applied(
-            pa.table({}), _revisions(((key, value) for key, (value, _) in taken.items()), published)
-        )
+            keys, values = _sorted(rows)
+            return Applied(pa.table({}), _revisions(keys, values, _published(keys, state)))
+        keys, values, replaces = _net(rows)
+        published = _published(keys, state)
+        twice = pc.and_(pc.and_(published.is_valid(), values.is_valid()), pc.invert(pa.array(replaces)))
+        if pc.any(twice).as_py():
+            raise _not_unique(keys.filter(twice)[0].as_py())
+        return Applied(pa.table({}), _revisions(keys, values, published))
 
 
 class Appending(Spec, frozen=True):
@@ -89,26 +95,36 @@ _record = msgspec.msgpack.Decoder(tuple[bytes, bytes])
 
 def consolidated(rows: pa.Table) -> dict[bytes, tuple[bytes | None, bool]]:
     """Of each key that changes, in order: the row that comes in, or None, and whether one goes out."""
+    keys, values, replaces = _net(rows)
+    return dict(zip(keys.to_pylist(), zip(values.to_pylist(), replaces.tolist(), strict=True), strict=True))
+
+
+def _net(rows: pa.Table) -> tuple[pa.Array, pa.Array, Any]:
+    """The same as columns."""
     keys, values = _binaries(rows, "_key"), _binaries(rows, "_value")
     weights = rows.column(WEIGHT).to_numpy()
-    order, fresh = _by_key(keys)
+    order, fresh = ordered(keys)
+    comes = weights[order] > 0
     key = np.cumsum(fresh) - 1
-    at = [order[weights[order] > 0], order[weights[order] < 0]]
-    places = [np.full(int(fresh.sum()), -1) for _ in at]
-    of = [key[weights[order] > 0], key[weights[order] < 0]]
-    if any((np.bincount(each) > 1).any() for each in of) or (np.abs(weights) > 1).any():
-        return _added_up(keys, values, weights, order)
+    of, at = (key[comes], key[~comes]), (order[comes], order[~comes])
+    if any((each[1:] == each[:-1]).any() for each in of) or (np.abs(weights) != 1).any():
+        return _columns(_added_up(keys, values, weights, order))
+    came, went = places = [np.full(int(fresh.sum()), -1) for _ in at]
     for place, number, row in zip(places, of, at, strict=True):
         place[number] = row
-    came, went = places
-    still = (came >= 0) | (went >= 0)
-    both = (came >= 0) & (went >= 0)
-    same = pc.equal(values.take(pa.array(came[both])), values.take(pa.array(went[both])))
-    still[both] = ~same.to_numpy(zero_copy_only=False)
+    length = pc.binary_length(values).to_numpy()
+    alike = (came >= 0) & (went >= 0) & (length[came] == length[went])
+    same = pc.equal(values.take(pa.array(came[alike])), values.take(pa.array(went[alike])))
+    still = np.ones(len(came), bool)
+    still[alike] = ~same.to_numpy(zero_copy_only=False)
     came, went = came[still], went[still]
-    names = keys.take(pa.array(np.maximum(came, went))).to_pylist()
-    shown = values.take(pa.array(came, mask=came < 0)).to_pylist()
-    return dict(zip(names, zip(shown, (went >= 0).tolist(), strict=True), strict=True))
+    names = keys.take(pa.array(np.maximum(came, went)))
+    return names, values.take(pa.array(came, mask=came < 0)), went >= 0
+
+
+def _columns(taken: Mapping[bytes, tuple[bytes | None, bool]]) -> tuple[pa.Array, pa.Array, Any]:
+    values, replaces = [value for value, _ in taken.values()], [out for _, out in taken.values()]
+    return pa.array(taken, BYTES), pa.array(values, BYTES), np.array(replaces, bool)
 
 
 def _added_up(
@@ -137,57 +153,87 @@ def _not_unique(key: bytes) -> UsageError:
     )
 
 
-def _sorted(rows: pa.Table) -> dict[bytes, bytes | None]:
-    """The rows by key; of two rows with a key the greater one stays."""
-    return dict(_ordered(rows))
+def _sorted(rows: pa.Table) -> tuple[pa.Array, pa.Array]:
+    """The keys in order, and their rows; of two rows with a key the greater one stays, a null being the greatest."""
+    keys, values = _binaries(rows, "_key"), _binaries(rows, "_value")
+    picked, fresh = _places(rows, keys)
+    last = picked[np.append(fresh[1:], True)[: len(fresh)]]
+    return keys.take(pa.array(last)), values.take(pa.array(last))
 
 
 def _ordered(rows: pa.Table) -> Iterator[tuple[bytes, bytes | None]]:
     """The rows in an order of their own, so that every attempt writes the same."""
     keys, values = _binaries(rows, "_key"), _binaries(rows, "_value")
-    order, fresh = _by_key(keys)
-    picked = pa.array(order)
-    if not fresh.all():
-        picked = pc.sort_indices(rows, [("_key", "ascending"), ("_value", "ascending")])
+    picked = pa.array(_places(rows, keys)[0])
     return zip(keys.take(picked).to_pylist(), values.take(picked).to_pylist(), strict=True)
 
 
-def _by_key(keys: pa.Array) -> tuple[Any, Any]:
-    """Where rows are in the order of their keys, and which of these is not the one before it."""
-    order = pc.sort_indices(keys)
-    ordered = keys.take(order)
-    fresh = np.ones(len(keys), bool)
-    fresh[1:] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
+def _places(rows: pa.Table, keys: pa.Array) -> tuple[Any, Any]:
+    """Where rows are in the order of key and value, and which has not the key of the one before it."""
+    order, fresh = ordered(keys)
+    if fresh.all():
+        return order, fresh
+    order = pc.sort_indices(rows, [("_key", "ascending"), ("_value", "ascending")])
     return order.to_numpy().astype(np.int64), fresh
 
 
 def _binaries(rows: pa.Table, name: str) -> pa.Array:
-    return rows.column(name).cast(pa.large_binary()).combine_chunks()
+    return rows.column(name).cast(BYTES).combine_chunks()
 
 
-def differing(rows: dict[bytes, bytes | None], state: State) -> dict[bytes, bytes | None]:
-    """The rows that differ from those published last, each with the revision that it gets."""
-    return _revisions(rows.items(), state.get(list(rows)))
+def differing(rows: Mapping[bytes, bytes | None], state: State) -> Delta:
+    """The rows that differ from those published last, each with the revision that it gets. ``rows`` are in the order of their keys."""
+    keys = pa.array(rows, BYTES)
+    return _revisions(keys, pa.array(rows.values(), BYTES), _published(keys, state))
 
 
-def _revisions(
-    rows: Iterable[tuple[bytes, bytes | None]], published: Mapping[bytes, bytes]
-) -> dict[bytes, bytes | None]:
-    if not published:
-        return {key: value[:-1] + FIRST for key, value in rows if value is not None}
-    changes: dict[bytes, bytes | None] = {}
-    for key, value in rows:
-        last = published.get(key)
-        if last is None:
-            if value is not None:
-                changes[key] = value[:-1] + FIRST
-        elif value is None:
-            changes[key] = None
-        else:
-            cut = last.rindex(REVISION)
-            if last[:cut] != value[:-1]:
-                changes[key] = b"%b%b%d}" % (value[:-1], REVISION, int(last[cut + len(REVISION) : -1]) + 1)
-    return changes
+def _published(keys: pa.Array, state: State) -> pa.Array:
+    return pa.array(state.each(keys.to_pylist()), BYTES)
+
+
+def _revisions(keys: pa.Array, values: pa.Array, published: pa.Array) -> Delta:
+    comes, known = (each.is_valid().to_numpy(zero_copy_only=False) for each in (values, published))
+    if not known.any():
+        if not comes.all():
+            keys, values, published = (each.filter(pa.array(comes)) for each in (keys, values, published))
+        return Delta(keys, _closed(values, FIRST), Size())
+    again = comes & known
+    bare = _closed(values, REVISION)
+    revision = np.zeros(len(keys), np.int64)
+    revision[again] = _revision(published.filter(pa.array(again)))
+    same = np.zeros(len(keys), bool)
+    same[again] = pc.equal(
+        concat(bare.filter(pa.array(again)), _text(revision[again]), END), published.filter(pa.array(again))
+    ).to_numpy(zero_copy_only=False)
+    some = pa.array(~same & (comes | known))
+    keys, bare, published = (each.filter(some) for each in (keys, bare, published))
+    news = concat(bare, _text(revision[some.to_numpy(zero_copy_only=False)] + 1), END)
+    return Delta.over(keys, news, published)
+
+
+def _closed(rows: pa.Array, end: bytes) -> pa.Array:
+    """Rows with something else for the brace at their end."""
+    return pc.binary_replace_slice(rows, -1, FAR, end)
+
+
+def _text(numbers: Any) -> pa.Array:
+    return pa.array(numbers).cast(pa.large_string()).cast(BYTES)
+
+
+def _revision(published: pa.Array) -> Any:
+    """The revisions at the end of rows: the digits before the brace, from the last one on."""
+    data, begins = placed(published)
+    cells = np.frombuffer(data, np.uint8)
+    at = begins + pc.binary_length(published).to_numpy() - 2
+    number, unit = np.zeros(len(at), np.int64), 1
+    still = np.arange(len(at))
+    while len(still):
+        digit = cells[at[still]]
+        still, digit = still[digit != COLON], digit[digit != COLON]
+        number[still] += (digit.astype(np.int64) - ZERO) * unit
+        at[still] -= 1
+        unit *= 10
+    return number
 
 
 def revised(row: bytes, published: bytes | None) -> bytes:

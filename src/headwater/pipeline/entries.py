@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.pipeline.rowbytes import concat
+from headwater.pipeline.sorting import ordered
 
 __all__ = [
     "CUT",
@@ -31,6 +32,7 @@ __all__ = [
     "place",
     "tailed",
     "value_of",
+    "values",
     "weights",
     "weights_in",
 ]
@@ -88,18 +90,12 @@ def changed(entries: pa.Array, weights: Any) -> Changed:
     """Rows with the same entry as one, with their weights added up; what comes to nothing is left out."""
     if not len(entries):
         return Changed(entries, np.zeros(0, np.int64), np.zeros(0, np.int64))
-    order = pc.sort_indices(entries)
-    ordered = entries.take(order)
-    fresh = np.ones(len(entries), bool)
-    fresh[1:] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
+    rows, fresh = ordered(entries)
     starts = np.flatnonzero(fresh)
-    rows = order.to_numpy().astype(np.int64)
     totals = np.add.reduceat(weights[rows], starts)
     some = totals != 0
-    chosen = starts[some]
-    if len(chosen) < len(rows):
-        ordered = ordered.take(pa.array(chosen))
-    return Changed(ordered, rows[chosen], totals[some])
+    chosen = rows[starts[some]]
+    return Changed(entries.take(pa.array(chosen)), chosen, totals[some])
 
 
 def value_of(entry: bytes, weight: int, data: bytes | None, key: bytes) -> bytes:
@@ -154,9 +150,21 @@ def weights_in(known: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> Any:
     return np.fromiter(map(known.__contains__, wanted), bool, len(wanted)).astype(np.int64)
 
 
-def weights(values: Sequence[bytes | None]) -> Any:
+def weights(values: Sequence[bytes | None] | pa.Array) -> Any:
     """The weights of entries by what stands there; 0 where nothing does."""
-    if not any(values):
-        there = [each is not None for each in values]
-        return np.array(there, bool).astype(np.int64)
-    return np.fromiter((0 if each is None else opened(each).weight for each in values), np.int64, len(values))
+    column = values if isinstance(values, pa.Array) else pa.array(values, pa.large_binary())
+    found = column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
+    told = np.flatnonzero(pc.fill_null(pc.binary_length(column), 0).to_numpy())
+    if len(told):
+        found[told] = [opened(each).weight for each in column.take(pa.array(told)).to_pylist()]
+    return found
+
+
+def values(weights: Any) -> pa.Array:
+    """What stands at entries with these weights and nothing else to say."""
+    if not (weights >> 1).any():  # each 0 or 1
+        there = pa.py_buffer(np.packbits(weights.astype(bool), bitorder="little"))
+        bounds = pa.py_buffer(np.zeros(len(weights) + 1, np.int64))
+        return pa.Array.from_buffers(pa.large_binary(), len(weights), [there, bounds, pa.py_buffer(b"")])
+    found = [None if each == 0 else b"" if each == 1 else closed(Held(each)) for each in weights.tolist()]
+    return pa.array(found, pa.large_binary())

@@ -42,7 +42,7 @@ class Forgetting(Spec, frozen=True, kw_only=True):
         touched: dict[bytes, bytes | None] = {
             key: value for _, key in due if key in here for value in _Inside(state).get([key]).values()
         }
-        touched |= applied.changes
+        touched.update(applied.changes)
         changes: dict[bytes, bytes | None] = {timer: None for timer, _ in due}
         changes |= {timers.place(key): None for _, key in due}
         before = state.get([timers.place(key) for key in sorted(touched)])
@@ -63,6 +63,10 @@ class _Inside:
     def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
         found = self._state.get([b"k" + key for key in keys])
         return {key[1:]: value[8:] for key, value in found.items()}
+
+    def each(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found = self._state.each([b"k" + key for key in keys])
+        return [None if value is None else value[8:] for value in found]
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._state.between(b"k" + start, b"k" + end):

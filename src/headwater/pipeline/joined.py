@@ -7,8 +7,8 @@ nothing has to be cancelled afterwards. A row of an outer join without any partn
     KEY ff l ROW    → WEIGHT        the rows of the left side (``entries.py``); those of the right stand under r
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, compress
+from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from headwater.errors import UsageError
 from headwater.pipeline import entries, operator
+from headwater.pipeline.delta import Delta
 from headwater.pipeline.layout import ENTRIES
 from headwater.pipeline.operator import Applied, Moment, Spec, State
 from headwater.pipeline.pair import LEFT, RIGHT, On, columns_on, paired
@@ -65,6 +66,8 @@ class Batch(NamedTuple):
     begins: list[bytes]
     """The keys, by number."""
     entries: list[bytes]
+    column: pa.Array
+    """The same, as a column."""
     weight: Any
     kept: int
     """How many of the entries have a key; the others come last, and are not kept."""
@@ -110,14 +113,16 @@ class Joined(Spec, frozen=True, kw_only=True):
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
         given = [self._given(rows, side) for side in (0, 1)]
         batch = _batch(given)
-        known = state.get(batch.entries[: batch.kept])
-        before = entries.weights_in(known, batch.entries)
+        known = pa.array(state.each(batch.entries[: batch.kept]), pa.large_binary())
+        before = np.zeros(len(batch.entries), np.int64)
+        before[: batch.kept] = entries.weights(known)
         after = before + batch.weight
-        others = [self._others(batch, state, known, side) for side in (0, 1)]
+        others = [self._others(batch, state, side) for side in (0, 1)]
         sides = [
             _side(given[side], batch, batch.side == side, (before, after), others[side]) for side in (0, 1)
         ]
-        return Applied(self._rows(batch, sides, others), _changes(given, batch, after))
+        changes = Delta.over(batch.column[: batch.kept], _values(given, batch, after), known)
+        return Applied(self._rows(batch, sides, others), changes)
 
     @property
     def _outer(self) -> tuple[bool, bool]:
@@ -149,22 +154,19 @@ class Joined(Spec, frozen=True, kw_only=True):
         weights = mine.column(WEIGHT).to_numpy().astype(np.int64)
         return Given(shown, keys, begins, made, packed, cut, weights)
 
-    def _others(self, batch: Batch, state: State, known: Mapping[bytes, bytes], side: int) -> Others:
+    def _others(self, batch: Batch, state: State, side: int) -> Others:
         """What has not changed on a side: all that a changed row meets. For outer joins also whether there is something."""
         keys, sides, numbers = batch.key[: batch.kept], batch.side[: batch.kept], len(batch.begins)
         mine, met = (np.bincount(keys[sides == each], minlength=numbers) for each in (side, 1 - side))
         wanted = np.flatnonzero(met)
-        found, number = _read(batch, state, side, wanted, [EVERY] * len(wanted))
-        if known and mine.any():
-            still = np.fromiter((each[0] not in known for each in found), bool, len(found))
-            found, number = list(compress(found, still)), number[still]
+        found, values, number = _unchanged(batch, state, side, wanted, [EVERY] * len(wanted), changed=mine)
         there = np.zeros(numbers, bool)
         there[number] = True
         if self._outer[1 - side]:
             only = np.flatnonzero((mine > 0) & (met == 0))
-            some, at = _read(batch, state, side, only, (mine[only] + 1).tolist())
-            there[at[[each[0] not in known for each in some]]] = True
-        return Others([entry for entry, _ in found], [value for _, value in found], number, there)
+            _, _, at = _unchanged(batch, state, side, only, (mine[only] + 1).tolist(), changed=mine)
+            there[at] = True
+        return Others(found, values, number, there)
 
     def _rows(self, batch: Batch, sides: list[Side], others: list[Others]) -> pa.Table:
         """The pairs whose weight has changed."""
@@ -252,36 +254,51 @@ def _batch(given: Sequence[Given]) -> Batch:
     number = np.cumsum(fresh) - 1
     kept = int(np.searchsorted(number, len(names) - sum(each in NOWHERE for each in names)))
     return Batch(
-        side, changed.row - lefts * side, number, names, changed.entries.to_pylist(), changed.weight, kept
+        side,
+        changed.row - lefts * side,
+        number,
+        names,
+        changed.entries.to_pylist(),
+        changed.entries,
+        changed.weight,
+        kept,
     )
 
 
-def _read(
-    batch: Batch, state: State, side: int, numbers: Any, most: Sequence[int]
-) -> tuple[list[tuple[bytes, bytes]], Any]:
-    """The entries of some keys on a side, and whose they are."""
+def _unchanged(
+    batch: Batch, state: State, side: int, numbers: Any, most: Sequence[int], *, changed: Any
+) -> tuple[list[bytes], list[bytes], Any]:
+    """The entries of some keys on a side that the batch does not change, what stands there, and whose they are. ``changed``: how many it does, by key."""
     letter, after = LETTERS[side], AFTER[side]
     begins = [batch.begins[number] for number in numbers.tolist()]
     wanted = [(begin + letter, begin + after, limit) for begin, limit in zip(begins, most, strict=True)]
-    found = state.stretches(wanted) if wanted else []
-    return list(chain.from_iterable(found)), np.repeat(numbers, [len(each) for each in found])
+    stretches = state.stretches(wanted) if wanted else []
+    number = np.repeat(numbers, list(map(len, stretches)))
+    found = [entry for part in stretches for entry, _ in part]
+    values = [value for part in stretches for _, value in part]
+    perhaps = changed[number] > 0
+    if perhaps.any():
+        own = set(compress(batch.entries, batch.side == side))
+        still = ~perhaps
+        still[perhaps] = [entry not in own for entry in compress(found, perhaps)]
+        found, values, number = list(compress(found, still)), list(compress(values, still)), number[still]
+    return found, values, number
 
 
-def _changes(given: Sequence[Given], batch: Batch, after: Any) -> dict[bytes, bytes | None]:
+def _values(given: Sequence[Given], batch: Batch, after: Any) -> pa.Array:
     """What becomes of the entries."""
-    weights = after[: batch.kept].tolist()
+    weights = after[: batch.kept]
     if all(each.cut is None for each in given) and not any(each[:1] == entries.CUT for each in batch.begins):
-        values = [
-            None if each == 0 else b"" if each == 1 else entries.closed(entries.Held(each))
-            for each in weights
-        ]
-        return dict(zip(batch.entries, values))  # noqa: B905  entries without a key are behind
-    changes: dict[bytes, bytes | None] = {}
-    for entry, weight, side, row in zip(batch.entries, weights, batch.side.tolist(), batch.row.tolist()):  # noqa: B905
+        return entries.values(weights)
+    found: list[bytes | None] = []
+    sides, rows = (each[: batch.kept].tolist() for each in (batch.side, batch.row))
+    for entry, weight, side, row in zip(
+        batch.entries[: batch.kept], weights.tolist(), sides, rows, strict=True
+    ):
         of = given[side]
         data = of.packed[row].as_py() if of.cut is not None and of.cut[row] else None
-        changes[entry] = entries.value_of(entry, weight, data, of.keys[row].as_py()) if weight else None
-    return changes
+        found.append(entries.value_of(entry, weight, data, of.keys[row].as_py()) if weight else None)
+    return pa.array(found, pa.large_binary())
 
 
 def _side(given: Given, batch: Batch, mine: Any, weights: Sequence[Any], others: Others) -> Side:

@@ -6,6 +6,7 @@ observation collects. In batch the same logic runs once over everything, with no
 the last operator of its plan.
 """
 
+import gc
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ __all__ = [
     "Staying",
     "Stretch",
     "Written",
+    "answers",
     "building",
     "horizon_us",
     "run",
@@ -84,6 +86,10 @@ class State(Protocol):
         """The values of those keys that have one."""
         ...
 
+    def each(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """What stands at each key, None for nothing: for logics whose changes are a `Delta`."""
+        ...
+
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The entries from ``start`` up to, not with, ``end``, in order."""
         ...
@@ -97,7 +103,7 @@ class Applied(NamedTuple):
     """What a logic makes of a batch: rows to go on with, what changes in its state (None removes a key), its earliest time-out."""
 
     rows: pa.Table
-    changes: dict[bytes, bytes | None]
+    changes: Mapping[bytes, bytes | None]
     open: int | None = None
 
 
@@ -166,6 +172,9 @@ class Nothing:
 
     def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:  # noqa: ARG002
         return {}
+
+    def each(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None] * len(keys)
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:  # noqa: ARG002
         return iter(())
@@ -321,31 +330,52 @@ def _batch_shell(
 def _stream_shell(
     name: str, logic: Logic, kind: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    out = kind.append(pa.field(FILE, pa.string()))
-
     def in_stream(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = list(batches)
-        if not found:
-            return
-        table = pa.Table.from_batches(found)
-        plan = msgspec.json.decode(TaskContext.get().getLocalProperty(PLAN) or "{}", type=Plan)
-        for number in sorted(pc.unique(table.column("_shard")).to_pylist()):
-            mine = table.filter(pc.equal(table.column("_shard"), number)).drop_columns(["_shard"])
-            rows = mine.filter(pc.is_valid(mine.column("_key"))) if logic.timed else mine
-            place, attempt = plan.places[name], uuid.uuid4().hex[:12]
+        if found:
+            plan = msgspec.json.decode(TaskContext.get().getLocalProperty(PLAN) or "{}", type=Plan)
+            yield from answers(name, logic, found, plan, kind)
+
+    return in_stream
+
+
+def answers(
+    name: str, logic: Logic, batches: Sequence[pa.RecordBatch], plan: Plan, kind: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """What a task makes of its rows, shard by shard: theirs, and behind those of each shard a row with what was written."""
+    out = kind.append(pa.field(FILE, pa.string()))
+    table = pa.Table.from_batches(batches)
+    shards = sorted(pc.unique(table.column("_shard")).to_pylist())
+    for number in shards:
+        mine = table.filter(pc.equal(table.column("_shard"), number)) if len(shards) > 1 else table
+        rows = mine.drop_columns(["_shard"])
+        if logic.timed:
+            rows = rows.filter(pc.is_valid(rows.column("_key")))
+        place, attempt = plan.places[name], uuid.uuid4().hex[:12]
+        with _uncollected():
             shard = Shard(place, number, plan.chains[name][number]) if logic.keeps else None
             applied = logic.apply(rows, shard or Nothing(), plan.moment(name))
             if shard is not None:
                 chain = shard.extended(plan.batch, attempt, applied.changes)
             else:
                 chain = alone(place, number, plan.batch, attempt, applied.changes)
-            nulls = pa.nulls(applied.rows.num_rows, pa.string())
-            yield from _cast(applied.rows.append_column(FILE, nulls), out)
-            note = msgspec.json.encode(Written(number, chain, applied.open)).decode()
-            yield pa.record_batch([*[pa.nulls(1, each.type) for each in kind], pa.array([note])], schema=out)
-            passes("shard has answered")
+        nulls = pa.nulls(applied.rows.num_rows, pa.string())
+        yield from _cast(applied.rows.append_column(FILE, nulls), out)
+        note = msgspec.json.encode(Written(number, chain, applied.open)).decode()
+        yield pa.record_batch([*[pa.nulls(1, each.type) for each in kind], pa.array([note])], schema=out)
+        passes("shard has answered")
 
-    return in_stream
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector of cycles, which would go through all objects of a batch again and again: they are many, and make no cycles."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def written(notes: Sequence[str], shards: int) -> dict[int, Written]:

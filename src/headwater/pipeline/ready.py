@@ -66,6 +66,9 @@ class _Published:
     def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
         return {key[1:]: row for key, row in self._state.get([b"r" + key for key in keys]).items()}
 
+    def each(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return list(map(self.get(keys).get, keys))
+
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return ((key[1:], row) for key, row in self._state.between(b"r" + start, b"r" + end))
 

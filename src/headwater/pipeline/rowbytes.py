@@ -19,7 +19,7 @@ import pyarrow.types as pt
 
 from headwater.pipeline.decoding import python_type
 
-__all__ = ["concat", "fixed", "is_text", "listed", "pack", "stacked", "unpack", "whole"]
+__all__ = ["concat", "fixed", "is_text", "listed", "pack", "placed", "stacked", "unpack", "whole"]
 
 COUNT = np.dtype("<u4")
 LENGTH = "<u4"
@@ -49,7 +49,7 @@ def pack(rows: pa.Table) -> pa.Array:
     return concat(block, *texts)
 
 
-def unpack(data: bytes, begins: Any, schema: pa.Schema) -> pa.Table:
+def unpack(data: bytes | pa.Buffer, begins: Any, schema: pa.Schema) -> pa.Table:
     """The rows that begin at these places, which are in order."""
     kinds = [kind for field in schema for kind in _kinds(field.type)]
     heads = _picked(data, begins, _head(kinds))
@@ -77,6 +77,15 @@ def stacked(rows: Sequence[bytes]) -> tuple[bytes, Any]:
     return b"".join(rows), np.cumsum(sizes) - sizes
 
 
+def placed(rows: pa.Array) -> tuple[pa.Buffer, Any]:
+    """The same of a column of large binaries without nulls, which is stacked already."""
+    _, bounds, data = rows.buffers()
+    begins = (
+        np.frombuffer(bounds, np.int64, len(rows), 8 * rows.offset) if len(rows) else np.zeros(0, np.int64)
+    )
+    return data if data is not None else pa.py_buffer(b""), begins
+
+
 def listed(data: bytes, places: Any, kind: np.dtype[Any]) -> tuple[Any, Any, Any]:
     """Lists at some places: a count, that many items of a kind, and then the bytes of each, whose ``length`` the item says.
 
@@ -93,7 +102,7 @@ def listed(data: bytes, places: Any, kind: np.dtype[Any]) -> tuple[Any, Any, Any
     return counts, items, np.repeat(shift, counts) + before
 
 
-def _picked(data: bytes, places: Any, kind: np.dtype[Any]) -> Any:
+def _picked(data: bytes | pa.Buffer, places: Any, kind: np.dtype[Any]) -> Any:
     """What stands at some places, all of one kind."""
     if not len(places):
         return np.zeros(0, kind)
@@ -198,7 +207,7 @@ def _texts(values: pa.Array) -> pa.Array:
     return pa.array([b"" if each is None else _encode(each) for each in plain], pa.large_binary())
 
 
-def _text_column(data: bytes, begins: Any, ends: Any, null: Any, kind: pa.DataType) -> pa.Array:
+def _text_column(data: bytes | pa.Buffer, begins: Any, ends: Any, null: Any, kind: pa.DataType) -> pa.Array:
     """Texts that stand among other bytes: every second piece of these, so that Arrow copies them."""
     count = len(begins)
     bounds = np.zeros(2 * count + 1, np.int64)

@@ -8,7 +8,72 @@ import pyarrow.compute as pc
 
 from headwater.pipeline.rowbytes import pack
 
-__all__ = ["by_bytes", "in_order", "numbered"]
+__all__ = ["by_bytes", "in_order", "numbered", "ordered"]
+
+WINDOW, SECOND = 8, 5
+"""So many bytes of a key are one number, and so many beside the number of those before them."""
+NUMBERS_MAX = 1 << 8 * (WINDOW - SECOND)
+
+
+def ordered(keys: pa.Array) -> tuple[Any, Any]:
+    """Where large binaries are in order, and which of these is not the one before it.
+
+    By their first bytes as numbers, which are sorted ten times as fast; only those that begin alike are looked at again.
+    """
+    count = len(keys)
+    fresh = np.ones(count, bool)
+    if count < 2:
+        return np.arange(count), fresh
+    begins, ends = _bounds(keys)
+    size = ends - begins
+    windows = _windows(keys, begins, ends)
+    order = np.argsort(windows)
+    places, items, windows = np.arange(count), order, windows[order]
+    for skip in (WINDOW, WINDOW + SECOND):
+        same = windows[1:] == windows[:-1]
+        if not same.any():
+            return order, fresh
+        tied = np.append(same, False)
+        tied[1:] |= same
+        number = np.cumsum(np.append(True, ~same))[tied]
+        places, items, same = places[tied], items[tied], np.append(False, same)[tied]
+        length = size[items]
+        if length.max() <= skip and (length[1:] == length[:-1])[same[1:]].all():  # alike in whole
+            fresh[places] = ~same
+            return order, fresh
+        if skip > WINDOW or number[-1] >= NUMBERS_MAX:
+            break
+        rest = _windows(keys, begins[items] + skip, ends[items]) >> np.uint64(8 * (WINDOW - SECOND))
+        windows = number.astype(np.uint64) << np.uint64(8 * SECOND) | rest
+        again = np.argsort(windows)
+        items, windows = items[again], windows[again]
+        order[places] = items
+    left = keys.take(pa.array(items))
+    again = pc.sort_indices(left)
+    order[places] = items[again.to_numpy()]
+    left = left.take(again)
+    fresh[places[1:]] = pc.not_equal(left[1:], left[:-1]).to_numpy(zero_copy_only=False)
+    return order, fresh
+
+
+def _bounds(keys: pa.Array) -> tuple[Any, Any]:
+    bounds = np.frombuffer(keys.buffers()[1], np.int64, len(keys) + 1, 8 * keys.offset)
+    return bounds[:-1], bounds[1:]
+
+
+def _windows(keys: pa.Array, begins: Any, ends: Any) -> Any:
+    """The bytes from these places on as numbers, with zeros behind the end of each key."""
+    data = keys.buffers()[2]
+    if data is None or len(data) < WINDOW:
+        data = (data.to_pybytes() if data is not None else b"").ljust(WINDOW, b"\0")
+    last = len(data) - WINDOW
+    everywhere = np.ndarray((last + 1,), ">u8", data, strides=(1,))
+    found = everywhere[np.minimum(begins, last)].astype(np.uint64)
+    found <<= (8 * np.clip(begins - last, 0, WINDOW - 1)).astype(np.uint64)
+    left = np.clip(ends - begins, 0, WINDOW)
+    found &= np.uint64((1 << 64) - 1) << (8 * (WINDOW - np.maximum(left, 1))).astype(np.uint64)
+    found[left == 0] = 0
+    return found
 
 
 def numbered(keys: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, Any]:

@@ -7,6 +7,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import lmdb
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headwater.pipeline.statefile import Place, batches
 from headwater.result import Chain
@@ -90,6 +92,13 @@ class Copy:
             pairs = {key: _pair.decode(data)[1] for key, data in found.items() if data}
             return dict(transaction.cursor().getmulti([key for key in keys if key not in found])) | pairs
 
+    def each(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        lengths = set(map(len, keys))
+        if lengths and not 0 < min(lengths) <= max(lengths) <= KEY_BYTES_MAX:
+            return list(map(self.get(keys).get, keys))
+        with self._environment.begin(db=self._values) as transaction:
+            return list(map(transaction.get, keys))
+
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         with self._environment.begin() as transaction:
             cursor = transaction.cursor(self._values)
@@ -103,11 +112,12 @@ class Copy:
         found: list[list[tuple[bytes, bytes]]] = []
         with self._environment.begin() as transaction:
             cursor = transaction.cursor(self._values)
+            seek, entries = cursor.set_range, cursor.iternext
             for start, end, most in wanted:
                 part: list[tuple[bytes, bytes]] = []
-                if cursor.set_range(start):
-                    for entry in cursor.iternext():
-                        if entry[0] >= end or len(part) == most:
+                if seek(start):
+                    for entry in islice(entries(), most):
+                        if entry[0] >= end:
                             break
                         part.append(entry)
                 found.append(part)
@@ -123,17 +133,26 @@ class Copy:
         self._environment.close()
 
     def _apply(self, transaction: Any, part: pa.RecordBatch) -> None:
-        changes = list(zip(part.column(0).to_pylist(), part.column(1).to_pylist(), strict=True))
-        fit = [each for each in changes if 0 < len(each[0]) <= KEY_BYTES_MAX]
-        transaction.cursor().putmulti([each for each in fit if each[1] is not None])
-        for key in (each[0] for each in fit if each[1] is None):
-            transaction.delete(key)
-        for key, value in changes if len(fit) < len(changes) else ():
-            if not 0 < len(key) <= KEY_BYTES_MAX:
-                if value is None:
-                    transaction.delete(_digest(key), db=self._odd)
-                else:
-                    transaction.put(_digest(key), msgspec.msgpack.encode((key, value)), db=self._odd)
+        lengths = pc.binary_length(part.column(0))
+        fit = pc.and_(pc.greater(lengths, 0), pc.less_equal(lengths, KEY_BYTES_MAX))
+        if not pc.all(fit).as_py():
+            self._apply_odd(transaction, part.filter(pc.invert(fit)))
+            part = part.filter(fit)
+        if part.column(1).null_count:
+            there = part.column(1).is_valid()
+            for key in part.column(0).filter(pc.invert(there)).to_pylist():
+                transaction.delete(key)
+            part = part.filter(there)
+        transaction.cursor().putmulti(
+            zip(part.column(0).to_pylist(), part.column(1).to_pylist(), strict=True)
+        )
+
+    def _apply_odd(self, transaction: Any, part: pa.RecordBatch) -> None:
+        for key, value in zip(part.column(0).to_pylist(), part.column(1).to_pylist(), strict=True):
+            if value is None:
+                transaction.delete(_digest(key), db=self._odd)
+            else:
+                transaction.put(_digest(key), msgspec.msgpack.encode((key, value)), db=self._odd)
 
     def _version_in(self, transaction: Any) -> int:
         found = transaction.get(b"version", db=self._about)
