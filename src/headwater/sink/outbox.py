@@ -106,6 +106,7 @@ class Outbox:
             mark = self._first(partition) if stored is None else stored
             if self._made_anew(mark):
                 mark = self._forgotten(partition, mark)
+            if mark != stored:  # where it begins is decided once
                 page.write([page.mark(mark)])
             found[partition] = mark
             self._courier.take_up(Lane(page, mark, entries, self._clock.monotonic()))
