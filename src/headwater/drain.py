@@ -56,8 +56,8 @@ class Spilling:
         self._wait_s = wait_s
         self._began = spill.mark.sent
         self._lock = threading.Lock()
-        self._away = False
-        """Whether records were lost on the direct way; what comes now waits in the file until the log answers."""
+        self._failed_at = -1
+        """How many records of the file were sent when the direct way failed last: until it is more, the log has not answered, and what comes waits in the file."""
         self._stopping = threading.Event()
         self._filled = threading.Event()
         self._drain = _Drain(spill, client, make, line.bucket, in_flight_max)
@@ -75,7 +75,8 @@ class Spilling:
 
     def give(self, record: Record, sending: Sending) -> None:
         with self._lock:
-            if not self._spill.waiting and not self._away and self._line.send(record, sending.done):
+            free = not self._spill.waiting and self._spill.mark.sent != self._failed_at
+            if free and self._line.send(record, sending.done):
                 return
         key = record.key.encode() if isinstance(record.key, str) else record.key
         if len(key or b"") + len(record.value or b"") > RECORD_BYTES_MAX:
@@ -94,7 +95,7 @@ class Spilling:
         while sending.waiting and self._clock.monotonic() < limit:
             self._line.producer.poll(POLL_S)
         if sending.failed:
-            self._away = True
+            self._failed_at = self._spill.mark.sent
 
     def flush(self, timeout_s: float) -> bool:
         """Whether the file was empty within the time."""
@@ -123,8 +124,8 @@ class Spilling:
                     self._filled.wait(IDLE_S)
                 elif len(self._line.producer):  # what is still on the direct way was given before
                     self._line.producer.poll(POLL_S)
-                elif self._drain.batch(self._stopping):
-                    self._away = False
+                else:
+                    self._drain.batch(self._stopping)
             except Exception as error:
                 logger.log(
                     logging.WARNING,
@@ -160,19 +161,18 @@ class _Drain:
         self._there: set[str] = set()
         """Names of records behind the mark that are in the log."""
 
-    def batch(self, stopping: threading.Event) -> bool:
-        """Sends the next records; whether they are all in the log."""
+    def batch(self, stopping: threading.Event) -> None:
+        """Sends the next records, and passes over them when they are all in the log."""
         if self._line is None:
             self._look(stopping)
             self._line = Line(self._make(), self._bucket, self._in_flight_max)
         records = self._spill.first(BATCH_RECORDS)
         self._note_ends({record.topic for record in records})
         if not self._send(self._line, [each for each in records if _name(each) not in self._there], stopping):
-            return False
+            return
         # What comes after a pause is looked for behind what others have written meanwhile.
         self._ends = self._ends if self._spill.waiting > len(records) else {}
         self._spill.pass_over(self._ends)
-        return True
 
     def doubt(self) -> None:
         """After a failure: what has arrived is looked for before anything is sent again."""
