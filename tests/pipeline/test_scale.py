@@ -28,20 +28,11 @@ from headwater.pipeline.statefile import Place
 from headwater.pipeline.topics import Topics
 from headwater.result import Result, results
 from headwater.testing import SettableClock
+from memorystate import Memory
 from ordershop import Shop, orders
 from servers import wait_until
 
 keys = st.one_of(st.text(max_size=8).map(str.encode), st.sampled_from([b"t" * 600, b"k", b"t", b""]))
-
-
-class Memory(dict):
-    """State as a dict, for what ``forget.py`` makes of it."""
-
-    def get(self, asked):
-        return {key: self[key] for key in asked if key in self}
-
-    def between(self, start, end):
-        return iter(sorted((key, value) for key, value in self.items() if start <= key < end))
 
 
 def forgetting(values: dict[bytes, bytes]) -> dict[bytes, bytes]:
