@@ -109,7 +109,8 @@ def cached(cache: str, prefix: str) -> Rows:
     """What a cache says, whoever has written it."""
     with redis.from_url(cache) as client:
         keys = [key for key in client.scan_iter(f"{prefix}*") if key.removeprefix(prefix.encode()).isdigit()]
-        found = [json.loads(value) for value in client.mget(keys)] if keys else []
+        values = client.mget(keys) if keys else []
+    found = [json.loads(value) for value in values if value is not None]  # one may have gone since
     return {row["id"]: _plain(row) for row in found}
 
 

@@ -16,7 +16,7 @@ from sink.contract import COLUMNS, batch, change
 
 PARTITIONS = (0, 1)
 NURSERY = """
-import json, os, sys
+import json, os, signal, sys
 sys.path[:0] = {path!r}
 import headwater.sink, deltalake, opensearchpy, pyarrow.parquet, redis, tantivy
 from sink.killed import Story, run
@@ -26,11 +26,12 @@ for line in sys.stdin:
     child = os.fork()
     if not child:
         run(eval(target), Story(seed, records), lambda: print("applied", flush=True), largest=20)
-        os._exit(0)
+        signal.pause()
     print(child, flush=True)
     print("ended", os.waitpid(child, 0)[1], flush=True)
 """
-"""Starts writers, each a process of its own, without the second that an interpreter takes to start and to load the libraries."""
+"""Starts writers, each a process of its own, without the second that an interpreter takes to start and to load the libraries. One that is
+done waits for its end."""
 
 
 class Story:
