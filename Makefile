@@ -68,8 +68,8 @@ bench-capture: $(VENV)/.setup $(VENV)/.setup-test  ## what capturing PostgreSQL 
 bench-stores: $(VENV)/.setup  ## LMDB, SQLite and a dict as keyed state, with workers that change shards
 	@$(BIN)/python bench/stores.py
 
-bench-delivery: $(VENV)/.setup $(VENV)/.setup-test  ## rows a second from a topic into stores, against the plain way to load them; ROWS=200000
-	@ROWS=$(or $(ROWS),200000) $(BIN)/python bench/delivery.py $(ARGS)
+bench-delivery: $(VENV)/.setup $(VENV)/.setup-test  ## rows a second from a topic into stores, against the plain way to load them; ROWS=1000000
+	@ROWS=$(or $(ROWS),1000000) $(BIN)/python bench/delivery.py $(ARGS)
 	@$(BIN)/python bench/report.py
 
 soak: $(VENV)/.setup $(VENV)/.setup-test  ## 40 minutes under load: memory, files and threads stay flat; FULL_MINUTES=, THIRD_MINUTES=

@@ -33,7 +33,7 @@ from headwater.sink.store import Feed
 from results import Figure, save
 from servers import BrokerProcess
 
-ROWS = int(os.environ.get("ROWS", "200000"))
+ROWS = int(os.environ.get("ROWS", "1000000"))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 GOAL = 0.7
 PARTITIONS = 4
