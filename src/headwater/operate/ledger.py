@@ -30,7 +30,7 @@ from headwater.pipeline.time import TICKS
 from headwater.result import Result, current, results
 from headwater.result import topic as result_topic
 from headwater.sink import letters
-from headwater.sink.loop import Counted
+from headwater.sink.count import Counted
 
 __all__ = ["TERMS", "Account", "Reading", "Tally", "Unbalanced", "account", "accounts", "check"]
 

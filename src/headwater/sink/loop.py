@@ -16,7 +16,6 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -28,6 +27,7 @@ from headwater.client import consumer
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, MachineError, UsageError
 from headwater.graph import SINK_GROUP
+from headwater.sink.count import Counted, Counters
 from headwater.sink.envelope import opener
 from headwater.sink.letters import DeadLetters
 from headwater.sink.message import sort
@@ -36,7 +36,7 @@ from headwater.sink.patience import Patience
 from headwater.sink.store import Batch, Beginning, Carrying, Dated, Feed, Poison, Store, Superseded, Target
 from headwater.sink.topics import Topic, TopicWatch
 
-__all__ = ["Counted", "Counters", "Loop"]
+__all__ = ["Loop"]
 
 BATCH_RECORDS = 10_000
 QUEUE_KB = 16_384
@@ -54,33 +54,6 @@ SESSION_MS = 6_000
 GONE = ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Counters:
-    """What one loop has done since it began."""
-
-    applied: int = 0
-    dead: int = 0
-    resets: int = 0
-    behind: int = 0
-    """Records between the store and the end of the log, at the last look."""
-
-
-class Counted(msgspec.Struct, frozen=True):
-    """What a loop has applied of a partition since it claimed it; told with the offset that it commits for those who measure."""
-
-    since: int
-    applied: int = 0
-
-    def text(self) -> str:
-        return f"{self.applied} since {self.since}"
-
-    @classmethod
-    def read(cls, text: str) -> "Counted | None":
-        """None for what is no such text."""
-        applied, _, since = text.partition(" since ")
-        return cls(int(since), int(applied)) if applied.isdecimal() and since.isdecimal() else None
 
 
 class Loop:
