@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,27 @@ def test_a_dead_child_is_started_again(supervisor):
     wait_until(lambda: pid_of(supervisor, "sleeper") != first, what="a second child")
     assert supervisor.restarts() == {"sleeper": 1}
     supervisor.check()
+
+
+def test_a_pid_file_is_never_seen_empty(supervisor):
+    """Whoever reads it while the child is started again finds the old number or the new one."""
+    seen, ended = [], threading.Event()
+
+    def read():
+        while not ended.is_set():
+            seen.append((supervisor.folder / "run" / "sleeper.pid").read_text())
+
+    supervisor.start(Part("sleeper", python(SLEEPER)))
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for number in range(2_000):
+            supervisor._note_pid("sleeper", number)
+    finally:
+        ended.set()
+        reader.join()
+    assert len(seen) > 100
+    assert all(text.isdigit() for text in seen)
 
 
 def test_descendants_of_a_dead_child_are_killed_before_its_successor_starts(supervisor, tmp_path):

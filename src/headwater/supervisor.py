@@ -224,7 +224,13 @@ class Supervisor:
                 env={**os.environ, **part.environ, MARK: self._mark(part.name)},
             )
         child.started = self._clock.monotonic()
-        (self.folder / "run" / f"{part.name}.pid").write_text(str(child.process.pid))
+        self._note_pid(part.name, child.process.pid)
+
+    def _note_pid(self, name: str, pid: int) -> None:
+        """Renamed into place: who reads the file sees the old number or the new one, never an empty file."""
+        fresh = self.folder / "run" / f".{name}.pid"
+        fresh.write_text(str(pid))
+        fresh.replace(self.folder / "run" / f"{name}.pid")
 
     def _failed(self, name: str, code: int) -> HeadwaterError:
         """A child that speaks our language is quoted; of any other the log is shown."""
