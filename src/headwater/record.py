@@ -21,7 +21,9 @@ __all__ = [
     "batches",
     "encode_batch",
     "encode_marker",
+    "frame",
     "is_commit",
+    "lz4_frame",
     "open_batch",
     "read_batch",
     "reencode_batch",
@@ -45,6 +47,13 @@ NO_PRODUCER = -1
 NO_TIMESTAMP = -1
 
 COMPRESSION_MASK = 0x07
+LZ4 = 3
+LZ4_HEAD = bytes.fromhex("04224d18 60 70 73")
+"""Its magic number, version 1 with blocks that stand alone, of 4 MB at most, and the check byte of these two."""
+LZ4_BLOCK_BYTES = 1 << 22
+LZ4_PLAIN = 1 << 31
+"""Set in the length of a block that is not compressed."""
+LZ4_END = bytes(4)
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
@@ -160,7 +169,7 @@ def encode_batch(
     last = len(records) - 1
     max_timestamp = max(r.timestamp for r in records)
     producer = (producer_id, producer_epoch, base_sequence)
-    return _frame(
+    return frame(
         base_offset, (attributes, last, base_timestamp, max_timestamp, *producer, len(records)), body
     )
 
@@ -184,10 +193,11 @@ def reencode_batch(
         *producer,
         len(records),
     )
-    return _frame(header.base_offset, fields, _compress(header.compression, body))
+    return frame(header.base_offset, fields, _compress(header.compression, body))
 
 
-def _frame(base_offset: int, fields: tuple[int, ...], body: bytes) -> bytes:
+def frame(base_offset: int, fields: tuple[int, ...], body: bytes) -> bytes:
+    """A batch of its header's fields, from the attributes on, and its records as they are."""
     tail = struct.pack(">hiqqqhii", *fields) + body
     head = struct.pack(">qiibI", base_offset, HEADER_BYTES - OVERHEAD_BYTES + len(body), 0, 2, crc32c(tail))
     return head + tail
@@ -222,7 +232,7 @@ def _decompress(codec: int, data: Buffer) -> bytes:
         return bytes(cramjam.gzip.decompress(data))
     if codec == 2:
         return _snappy(bytes(data))
-    if codec == 3:
+    if codec == LZ4:
         return bytes(cramjam.lz4.decompress(data))
     if codec == 4:
         return bytes(cramjam.zstd.decompress(data))
@@ -235,8 +245,22 @@ def _compress(codec: int, data: bytes) -> bytes:
     if codec == 2:
         block = bytes(cramjam.snappy.compress_raw(data))
         return XERIAL_MAGIC + struct.pack(">iii", 1, 1, len(block)) + block
-    module = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}[codec]
+    if codec == LZ4:
+        return lz4_frame(data)
+    module = {1: cramjam.gzip, 4: cramjam.zstd}[codec]
     return bytes(module.compress(data))
+
+
+def lz4_frame(data: Buffer) -> bytes:
+    """A frame whose blocks stand alone: Java's clients read no others, and the library's own frames chain them."""
+    pieces = [LZ4_HEAD]
+    for start in range(0, len(data), LZ4_BLOCK_BYTES):
+        plain = data[start : start + LZ4_BLOCK_BYTES]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        smaller = len(block) < len(plain)
+        pieces += [struct.pack("<I", len(block) if smaller else len(plain) | LZ4_PLAIN)]
+        pieces += [block if smaller else bytes(plain)]
+    return b"".join([*pieces, LZ4_END])
 
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
@@ -234,9 +235,9 @@ def test_a_kill_leaves_the_old_shards_or_the_new_ones(shop, tmp_path, point, aft
     command = [sys.executable, "-m", "headwater", "view", "scale", view, "--shards", "5"]
     killed = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
     assert killed.returncode == -signal.SIGKILL
-    Progress(
-        Topics(shop.bootstrap), view, results(Client(shop.bootstrap), view)[-1].run, SettableClock()
-    ).open(0)
+    run = results(Client(shop.bootstrap), view)[-1].run
+    with closing(Progress(Topics(shop.bootstrap), view, run, SettableClock())) as progress:
+        progress.open(0)
     assert shards(shop, "counted") == {after}
 
     shop.send(orders(40, start=40))

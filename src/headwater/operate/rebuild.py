@@ -27,7 +27,7 @@ from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.late import LateRecord
 from headwater.pipeline.layout import PLAIN, layout
 from headwater.pipeline.points import passes
-from headwater.pipeline.progress import Progress
+from headwater.pipeline.progress import Progress, columns
 from headwater.pipeline.publish import places
 from headwater.pipeline.published import Published, differences, taken_over
 from headwater.pipeline.runner import Runner
@@ -113,7 +113,7 @@ class Rebuild:
             swapped = self._made(before, after)
             passes("swap files are written")
             rows = differences(self._published(before), self._published(after))
-            return progress.publish(swapped, rows, self._left_out(run))
+            return progress.publish(swapped, columns(rows), self._left_out(run))
         finally:
             progress.close()
 

@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipeline.statefile import SCHEMA, Size, columns
+from headwater.pipeline.statefile import SCHEMA, Place, Size, columns, write
+from headwater.result import Chain
 
-__all__ = ["Delta", "tabled"]
+__all__ = ["Delta", "alone", "tabled"]
 
 COLUMN_BYTES_MAX = 1 << 30
 """Columns of a file count their bytes in 31 bits: longer ones come in pieces."""
@@ -51,6 +52,17 @@ class Delta(Mapping[bytes, bytes | None]):
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
+
+
+def alone(
+    place: Place, number: int, batch: int, attempt: str, changes: Mapping[bytes, bytes | None]
+) -> Chain:
+    """What a step without state has made of a batch: a file that needs none before it, and in which a key may stand more than once."""
+    if not len(changes):
+        return ()
+    table = tabled(changes)
+    name = f"{number}-{batch}-{attempt}.delta"
+    return (write(place, name, batch, [table], whole=True, size=_size(*table.columns)),)
 
 
 def tabled(changes: Mapping[bytes, bytes | None]) -> pa.Table:

@@ -4,10 +4,9 @@ What differs is the shard's next state file, and just that file is what the driv
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +25,6 @@ __all__ = [
     "PUBLISH",
     "Appending",
     "Differing",
-    "appended",
     "consolidated",
     "differing",
     "revised",
@@ -69,7 +67,7 @@ class Differing(Spec, frozen=True):
 
 
 class Appending(Spec, frozen=True):
-    """Every row is let through, as a record of its own; their order is that of key and value."""
+    """Every row is let through, as a record of its own. Their order is that of key and value, so that every attempt writes the same."""
 
     kind: str = PUBLISH
     key: tuple[str, ...] = ()
@@ -79,18 +77,9 @@ class Appending(Spec, frozen=True):
         return NO_ROWS
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
-        ordered = enumerate(_ordered(rows))
-        return Applied(pa.table({}), {n.to_bytes(8): msgspec.msgpack.encode(row) for n, row in ordered})
-
-
-def appended(changes: Iterator[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes]]:
-    """The records in a file of rows that were appended."""
-    for _, row in changes:
-        if row is not None:
-            yield _record.decode(row)
-
-
-_record = msgspec.msgpack.Decoder(tuple[bytes, bytes])
+        keys, values = _binaries(rows, "_key"), _binaries(rows, "_value")
+        order = pa.array(_places(rows, keys)[0])
+        return Applied(pa.table({}), Delta(keys.take(order), values.take(order), Size()))
 
 
 def consolidated(rows: pa.Table) -> dict[bytes, tuple[bytes | None, bool]]:
@@ -159,13 +148,6 @@ def _sorted(rows: pa.Table) -> tuple[pa.Array, pa.Array]:
     picked, fresh = _places(rows, keys)
     last = picked[np.append(fresh[1:], True)[: len(fresh)]]
     return keys.take(pa.array(last)), values.take(pa.array(last))
-
-
-def _ordered(rows: pa.Table) -> Iterator[tuple[bytes, bytes | None]]:
-    """The rows in an order of their own, so that every attempt writes the same."""
-    keys, values = _binaries(rows, "_key"), _binaries(rows, "_value")
-    picked = pa.array(_places(rows, keys)[0])
-    return zip(keys.take(picked).to_pylist(), values.take(picked).to_pylist(), strict=True)
 
 
 def _places(rows: pa.Table, keys: pa.Array) -> tuple[Any, Any]:

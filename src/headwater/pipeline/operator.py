@@ -26,11 +26,12 @@ from pyspark.sql.types import StringType, StructType
 from headwater.errors import MachineError, UsageError
 from headwater.late import duration_us
 from headwater.pipeline import weights, wire
+from headwater.pipeline.delta import alone
 from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.plan import observations
 from headwater.pipeline.points import passes
 from headwater.pipeline.state import Shard
-from headwater.pipeline.statefile import Place, alone
+from headwater.pipeline.statefile import Place
 from headwater.pipeline.time import NEVER, PLAN
 from headwater.result import Chain
 

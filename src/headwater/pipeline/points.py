@@ -6,6 +6,7 @@ removed with the kill, so that the process that comes after goes on. Without the
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 __all__ = ["POINTS", "SWAP_POINTS", "passes"]
@@ -37,14 +38,14 @@ SWAP_POINTS = (
 """Those of a swap, in the process that rebuilds."""
 
 
-def passes(point: str) -> None:
-    """Says that a point is reached."""
+def passes(point: str, before: Callable[[], object] | None = None) -> None:
+    """Says that a point is reached. ``before``: done before a kill there, so that it meets something."""
     crash_file = os.environ.get("CRASH_FILE")
     if crash_file is not None:
-        _meet(Path(crash_file), point)
+        _meet(Path(crash_file), point, before)
 
 
-def _meet(order: Path, point: str) -> None:
+def _meet(order: Path, point: str, before: Callable[[], object] | None) -> None:
     try:
         wanted, _, times = order.read_text().strip().partition("#")
     except FileNotFoundError:
@@ -54,5 +55,7 @@ def _meet(order: Path, point: str) -> None:
     if int(times or 1) > 1:
         order.write_text(f"{wanted}#{int(times) - 1}")
         return
+    if before is not None:
+        before()
     order.unlink(missing_ok=True)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -4,37 +4,39 @@ A batch has happened when its result is there, and then everything of it is: its
 is nothing in between to be repaired. One producer writes for a run of a view; a second one for the same run fences the first.
 """
 
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException
+import pyarrow as pa
 
-from headwater.client import FENCED, producer
+from headwater.bulk.chosen import transactions
 from headwater.clock import Clock
-from headwater.errors import Fenced, HeadwaterError, MachineError, UsageError
+from headwater.errors import Fenced, MachineError, UsageError
 from headwater.pipeline import late
 from headwater.pipeline.late import LateRecord
 from headwater.pipeline.points import passes
 from headwater.pipeline.topics import Positions, Topics
 from headwater.result import Result, current, results, shadow_topic, topic
 
-__all__ = ["Progress"]
+__all__ = ["Columns", "Progress", "columns"]
+
+Columns = tuple[pa.Array, pa.Array]
+"""The keys and the values of some records; a null deletes."""
 
 RESULTS_KEPT = 64
 """The topic is compacted, and results take turns in so many keys."""
 CHUNK_RECORDS = 10_000
-INIT_SECONDS_MAX = 60.0
-COMMIT_SECONDS_MAX = 120.0
-SETTINGS = {
-    "transaction.timeout.ms": 60_000,
-    "message.timeout.ms": 60_000,
-    "queue.buffering.max.messages": 1_000_000,
-    "compression.type": "lz4",
-}
+ABORT_S = 5.0
+
+
+def columns(records: Iterable[tuple[bytes, bytes | None]]) -> Iterator[Columns]:
+    """Records as columns."""
+    found = iter(records)
+    while part := list(islice(found, CHUNK_RECORDS)):
+        keys, values = zip(*part, strict=True)
+        yield pa.array(keys, pa.large_binary()), pa.array(values, pa.large_binary())
 
 
 class Progress:
@@ -46,11 +48,8 @@ class Progress:
         """Whether it catches up beside the run that readers see, on a topic of its own."""
         self._view = view
         self._topic = shadow_topic(view, run) if shadow else view
-        self._clock = clock
         self._client = topics
-        self._pause = threading.Event()
-        self._producer: Any = None
-        self._ends: dict[int, int] = {}
+        self._producer = transactions(topics.log, f"headwater/{view}/{run}", clock=clock)
         self.results: dict[int, Result] = {}
         self.partitions = 0
 
@@ -68,11 +67,9 @@ class Progress:
 
     def take_over(self) -> Result | None:
         """Ends whoever else publishes for the run; the newest result that readers see, of whatever run."""
-        settings: dict[str, Any] = SETTINGS | {"transactional.id": f"headwater/{self._view}/{self.run}"}
-        self._producer = producer(self._client.log, **settings)
-        self._call(lambda: self._producer.init_transactions(INIT_SECONDS_MAX))
+        with self._publishing():
+            self._producer.claim()
         self.partitions = self._client.partitions().get(self._topic, 0)
-        self._ends = self._client.open_ends(self._topic, self.partitions)
         found = results(self._client, self._view)
         self.results = {result.batch: result for result in found if result.run == self.run}
         return current(found)
@@ -117,23 +114,22 @@ class Progress:
     def publish(
         self,
         result: Result,
-        records: Iterable[tuple[bytes, bytes | None]],
+        records: Iterable[Columns],
         too_late: Iterable[LateRecord] = (),
     ) -> Result:
         """Makes a batch happen: its records and its result, all or nothing. Raises Fenced or MachineError."""
         with self._transaction():
             passes("transaction begun")
             changed = self._produce(records)
-            for record in too_late:
-                self._produce_late(record)
-            if changed:
-                self._flush()
+            left_out = ((record.key.encode(), msgspec.json.encode(record)) for record in too_late)
+            for keys, values in columns(left_out):
+                self._producer.send(late.topic(self._topic), keys, values)
+            reached = self._producer.flush()
             passes("all is produced")
-            outputs = self._reached() if changed else {}
+            outputs = {partition: end for (name, partition), end in reached.items() if name == self._topic}
             known = self.last.outputs if self.last else {}
             result = msgspec.structs.replace(result, changed=changed, outputs=known | outputs)
             self._produce_result(result)
-        self._ends |= {partition: end + 1 for partition, end in outputs.items()}  # the marker
         self.results[result.batch] = result
         self.results.pop(result.batch - RESULTS_KEPT, None)
         return result
@@ -146,96 +142,45 @@ class Progress:
 
     def close(self) -> None:
         """Ends the producer; the results stay readable."""
-        self._producer = None
+        self._producer.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """All that is produced inside happens, or nothing. Raises Fenced or MachineError."""
-        self._call(self._producer.begin_transaction)
-        try:
-            yield
-            passes("before commit")
-            self._commit()
-        except KafkaException as error:
-            self._abort()
-            raise self._failed(error.args[0]) from error
-        except BaseException:
-            self._abort()
-            raise
+        with self._publishing():
+            self._producer.begin(topic(self._view))
+            try:
+                yield
+                passes("before commit")
+                self._producer.commit()
+            except BaseException:
+                self._producer.abort(ABORT_S)
+                raise
         passes("after commit")
 
-    def _produce(self, records: Iterable[tuple[bytes, bytes | None]]) -> int:
-        found, changed = iter(records), 0
-        while part := [{"key": key, "value": value} for key, value in islice(found, CHUNK_RECORDS)]:
-            if changed == 0 and len(part) > 1:
-                half = len(part) // 2
-                self._produce_part(part[:half])
-                passes("half is produced")
-                self._produce_part(part[half:])
+    @contextmanager
+    def _publishing(self) -> Iterator[None]:
+        """What the log says, in the words of a view."""
+        try:
+            yield
+        except Fenced as error:
+            raise Fenced(f"view {self._view!r} is run by another driver now", hint="this one ends") from error
+        except MachineError as error:
+            raise MachineError(f"view {self._view!r} cannot publish", got=str(error)) from error
+
+    def _produce(self, records: Iterable[Columns]) -> int:
+        changed = 0
+        for keys, values in records:
+            if not changed and len(keys) > 1:
+                half = len(keys) // 2
+                self._producer.send(self._topic, keys[:half], values[:half])
+                passes("half is produced", before=self._producer.flush)
+                self._producer.send(self._topic, keys[half:], values[half:])
             else:
-                self._produce_part(part)
-            changed += len(part)
+                self._producer.send(self._topic, keys, values)
+            changed += len(keys)
         return changed
 
     def _produce_result(self, result: Result) -> None:
         key = f"{result.run}#{result.batch % RESULTS_KEPT}"
-        self._producer.produce(topic(self._view), msgspec.json.encode(result), key)
-
-    def _produce_late(self, record: LateRecord) -> None:
-        while True:
-            try:
-                self._producer.produce(late.topic(self._topic), msgspec.json.encode(record), record.key)
-            except BufferError:
-                self._producer.poll(0.05)
-            else:
-                return
-
-    def _produce_part(self, part: list[dict[str, Any]]) -> None:
-        while part:
-            self._producer.produce_batch(self._topic, part)
-            part = [message for message in part if "_error" in message]
-            if part and part[0]["_error"].code() != KafkaError._QUEUE_FULL:  # noqa: SLF001  the client's public name for it
-                raise self._failed(part[0]["_error"])
-            for message in part:
-                del message["_error"]
-            self._producer.poll(0.05 if part else 0)
-
-    def _flush(self) -> None:
-        if self._producer.flush(COMMIT_SECONDS_MAX):
-            raise MachineError(f"view {self._view!r}: the log does not take its records")
-
-    def _reached(self) -> dict[int, int]:
-        """Up to where the records of the open transaction reach, in the partitions that have any."""
-        ends = self._client.open_ends(self._topic, self.partitions)
-        return {partition: end for partition, end in ends.items() if end > self._ends[partition]}
-
-    def _commit(self) -> None:
-        limit = self._clock.monotonic() + COMMIT_SECONDS_MAX
-        while True:
-            try:
-                self._producer.commit_transaction(limit - self._clock.monotonic())
-            except KafkaException as error:
-                reason = error.args[0]
-                if not reason.retriable() or self._clock.monotonic() >= limit:
-                    raise self._failed(reason) from error
-                self._pause.wait(0.1)
-            else:
-                return
-
-    def _abort(self) -> None:
-        """Gives up the transaction, if the log can be told; the next driver's start does it otherwise."""
-        try:
-            self._producer.abort_transaction(5)
-        except KafkaException:
-            return
-
-    def _call(self, call: Any) -> None:
-        try:
-            call()
-        except KafkaException as error:
-            raise self._failed(error.args[0]) from error
-
-    def _failed(self, reason: KafkaError) -> HeadwaterError:
-        if reason.name() in FENCED:
-            return Fenced(f"view {self._view!r} is run by another driver now", hint="this one ends")
-        return MachineError(f"view {self._view!r} cannot publish", got=reason.str())
+        self._producer.send(topic(self._view), [key.encode()], [msgspec.json.encode(result)])

@@ -27,7 +27,7 @@ from headwater.pace import Pace, Trailing
 from headwater.pipeline import definition, source, time
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.definition import Definition
-from headwater.pipeline.differing import PUBLISH, appended
+from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecord, LateRecords
@@ -35,10 +35,10 @@ from headwater.pipeline.layout import PLAIN, layout, values
 from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.plan import observed
 from headwater.pipeline.points import passes
-from headwater.pipeline.progress import Progress
+from headwater.pipeline.progress import Columns, Progress, columns
 from headwater.pipeline.split import HEARD, Judge, named, noted
 from headwater.pipeline.state import check_size
-from headwater.pipeline.statefile import Place, contents, names, remove
+from headwater.pipeline.statefile import Place, batches, contents, names, remove
 from headwater.result import Chain, Chains, Edit, Result, Stragglers, Taken, files_of
 
 __all__ = ["Prepared", "Publisher", "Stopping", "sink_options"]
@@ -128,8 +128,7 @@ class Publisher:
         self._decide = watermark
         self._state_bytes_max = state_bytes_max
         self._progress = progress
-        self._progress.open(checkpoint.last())
-        self._last = self._known()
+        self._last = self._opened()
         self._places = places(checkpoint, copies, prepared.timed, self._last.generation)
         self._heard = time.resumed(self._last.heard, self._last.at_ms, clock.now_ms())
         self._needed: deque[set[tuple[str, str]]] = deque(maxlen=VERSIONS_KEPT)
@@ -216,6 +215,14 @@ class Publisher:
         self._tell(rows, batch, chains, watermark, known.now_us, passed=self._passed(before))
         rows.write.format("noop").mode("overwrite").save()
         self._move_spark()
+
+    def _opened(self) -> Result:
+        try:
+            self._progress.open(self._checkpoint.last())
+            return self._known()
+        except BaseException:
+            self._progress.close()
+            raise
 
     def _known(self) -> Result:
         """The last result, if it is of the same operators and shards."""
@@ -339,12 +346,14 @@ class Publisher:
         stretch = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
         return self._late.read(rows.sparkSession, result, self._view, streams, stretch)
 
-    def _changes(self, chains: list[Chain], batch: int) -> Iterator[tuple[bytes, bytes | None]]:
-        form = layout(self._prepared.layouts.get(PUBLISH, PLAIN))
+    def _changes(self, chains: list[Chain], batch: int) -> Iterator[Columns]:
+        form, place = self._prepared.layouts.get(PUBLISH, PLAIN), self._places[PUBLISH]
         for chain in chains:
             if chain and chain[-1].version == batch:
-                found = contents(self._places[PUBLISH], chain[-1])
-                yield from appended(found) if self._view.append else values(form, found)
+                if self._view.append or form == PLAIN:
+                    yield from (tuple(part.columns) for part in batches(place, chain[-1]))
+                else:
+                    yield from columns(values(layout(form), contents(place, chain[-1])))
 
     # ---- time ------------------------------------------------------------------------------------------
 

@@ -13,13 +13,12 @@ from pyarrow import fs, ipc
 
 from headwater.errors import StorageError
 from headwater.pipeline.points import passes
-from headwater.result import Chain, File
+from headwater.result import File
 
 __all__ = [
     "Place",
     "Size",
     "Writing",
-    "alone",
     "batches",
     "columns",
     "contents",
@@ -99,15 +98,6 @@ def _checksum(stream: Any) -> int:
         checksum = crc32c(data, checksum)
     stream.seek(0)
     return checksum
-
-
-def alone(
-    place: Place, number: int, batch: int, attempt: str, changes: Mapping[bytes, bytes | None]
-) -> Chain:
-    """What a step without state has made of a batch: a file that needs none before it."""
-    name = f"{number}-{batch}-{attempt}.delta"
-    size = Size(len(changes), sum(len(key) + len(value or b"") for key, value in changes.items()))
-    return (write(place, name, batch, [columns(changes)], whole=True, size=size),) if changes else ()
 
 
 def whole_file(

@@ -1,0 +1,1 @@
+"""Bulk: records by whole columns into a log, each transaction once."""

@@ -1,0 +1,163 @@
+"""Packing: columns of keys and values become the record batches of a topic's partitions, without an object for each record.
+
+The bytes of a record are a join of columns: lengths, key, value. Arrow joins them, and the joined column's buffer is the body of the
+batch.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.record import LZ4, TRANSACTIONAL, frame, lz4_frame
+
+__all__ = ["Packed", "column", "hashes", "packed", "spread"]
+
+BATCH_BYTES = 900_000
+"""Of records before they are compressed: brokers take a megabyte unless they are told otherwise."""
+BATCH_RECORDS = 1 << 14
+COMPRESSED_BYTES_MIN = 1024
+"""A smaller batch is sent as it is."""
+NULL = 1
+"""The length -1, as it is written."""
+PLAIN, NO_HEADERS, NOTHING = (pa.scalar(each, pa.large_binary()) for each in (b"\0\0", b"\0", b""))
+"""What stands in every record between its length and its place, what it ends with, and what is between columns."""
+SEED, FACTOR = np.uint32(0x9747B28C), np.uint32(0x5BD1E995)
+
+
+class Packed(NamedTuple):
+    """The records of one batch; who produces them, and where they stand, is told when they are sent."""
+
+    body: bytes
+    records: int
+    compressed: bool
+
+    def batch(self, producer_id: int, epoch: int, sequence: int, at_ms: int) -> bytes:
+        attributes = TRANSACTIONAL | (LZ4 if self.compressed else 0)
+        fields = (attributes, self.records - 1, at_ms, at_ms, producer_id, epoch, sequence, self.records)
+        return frame(0, fields, self.body)
+
+
+def column(values: Any) -> pa.Array:
+    """pa.Array and nulls as a column of large binaries."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if not isinstance(values, pa.Array):
+        return pa.array(values, pa.large_binary())
+    return values if values.type == pa.large_binary() else values.cast(pa.large_binary())
+
+
+def spread(
+    keys: pa.Array, values: pa.Array, count: int, apart: int
+) -> Iterator[tuple[int, pa.Array, pa.Array]]:
+    """The records of each of ``count`` partitions, in their order: by key as Java's clients do, those without a key in ``apart``."""
+    if count == 1:
+        yield 0, keys, values
+        return
+    chosen = (hashes(keys) % count).astype(np.int32)
+    if keys.null_count:
+        chosen[keys.is_null().to_numpy(zero_copy_only=False)] = apart
+    order = np.argsort(chosen, kind="stable")
+    bounds = np.searchsorted(chosen[order], np.arange(count + 1))
+    for partition in range(count):
+        first, last = bounds[partition], bounds[partition + 1]
+        if first < last:
+            some = pa.array(order[first:last])
+            yield partition, keys.take(some), values.take(some)
+
+
+def packed(keys: pa.Array, values: pa.Array) -> Iterator[Packed]:
+    """Records as batches, none larger than a broker takes; a record that is too large alone is a batch of its own."""
+    sizes = _lengths(keys) + _lengths(values)
+    reach = np.cumsum(sizes + 16)
+    at = 0
+    while at < len(keys):
+        before = int(reach[at - 1]) if at else 0
+        end = int(np.searchsorted(reach, before + BATCH_BYTES, "right"))
+        end = min(max(end, at + 1), at + BATCH_RECORDS)
+        body = _body(keys[at:end], values[at:end])
+        small = lz4_frame(body) if len(body) >= COMPRESSED_BYTES_MIN else body
+        yield Packed(small, end - at, small is not body)
+        at = end
+
+
+def hashes(keys: pa.Array) -> Any:
+    """Kafka's murmur2 of each key, not negative; that of ``partition.py`` by columns."""
+    lengths, (data, begins) = _lengths(keys), _placed(keys)
+    found = SEED ^ lengths.astype(np.uint32)
+    padded = np.frombuffer(bytes(data) + bytes(4), np.uint8)
+    words = np.ndarray(len(padded) - 3, "<u4", buffer=padded, strides=(1,))
+    whole = lengths >> 2
+    for number in range(int(whole.max(initial=0))):
+        some = np.flatnonzero(whole > number)
+        word = words[begins[some] + 4 * number] * FACTOR
+        word = (word ^ word >> 24) * FACTOR
+        found[some] = found[some] * FACTOR ^ word
+    rest = lengths & 3
+    some = np.flatnonzero(rest)
+    tail = words[begins[some] + 4 * whole[some]] & (
+        (np.uint32(1) << (8 * rest[some]).astype(np.uint32)) - np.uint32(1)
+    )
+    found[some] = (found[some] ^ tail) * FACTOR
+    found = (found ^ found >> 13) * FACTOR
+    return (found ^ found >> 15) & np.uint32(0x7FFFFFFF)
+
+
+def _body(keys: pa.Array, values: pa.Array) -> bytes:
+    """Records one after the other: length, attributes, no time of their own, place, key, value, no headers."""
+    count = len(keys)
+    pieces = [_varints(np.arange(count)), *_measured(keys), *_measured(values)]
+    sizes = 3 + sum(_lengths(piece) for piece in pieces)
+    joined = pc.binary_join_element_wise(_varints(sizes), PLAIN, *pieces, NO_HEADERS, NOTHING)
+    bounds = np.frombuffer(joined.buffers()[1], np.int64)
+    return memoryview(joined.buffers()[2])[bounds[joined.offset] : bounds[joined.offset + count]].tobytes()
+
+
+def _measured(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The lengths of texts as they are written, and the texts."""
+    if not texts.null_count:
+        return _varints(_lengths(texts)), texts
+    written = _zigzag(_lengths(texts))
+    written[texts.is_null().to_numpy(zero_copy_only=False)] = NULL
+    return _unsigned(written), pc.fill_null(texts, b"")
+
+
+def _varints(numbers: Any) -> pa.Array:
+    return _unsigned(_zigzag(numbers))
+
+
+def _zigzag(numbers: Any) -> Any:
+    return numbers.astype(np.int64) << 1
+
+
+def _unsigned(numbers: Any) -> pa.Array:
+    """Each number, none of them negative, in groups of seven bits, the lowest first."""
+    most = int(numbers.max(initial=0))
+    width = max(1, -(-most.bit_length() // 7))
+    groups = numbers[:, None] >> (7 * np.arange(width))
+    some = np.ones(groups.shape, bool)
+    some[:, 1:] = groups[:, 1:] > 0
+    cells = (groups & 0x7F).astype(np.uint8)
+    cells[:, :-1] |= some[:, 1:].astype(np.uint8) << 7
+    bounds = np.zeros(len(numbers) + 1, np.int64)
+    np.cumsum(some.sum(axis=1), out=bounds[1:])
+    data = cells if width == 1 else cells[some]
+    return pa.Array.from_buffers(
+        pa.large_binary(),
+        len(numbers),
+        [None, pa.py_buffer(bounds), pa.py_buffer(np.ascontiguousarray(data))],
+    )
+
+
+def _lengths(texts: pa.Array) -> Any:
+    """Of each text; 0 for a null."""
+    found = pc.binary_length(texts)
+    return (pc.fill_null(found, 0) if found.null_count else found).to_numpy()
+
+
+def _placed(texts: pa.Array) -> tuple[pa.Buffer, Any]:
+    """The buffer of texts, and where each begins."""
+    data = texts.buffers()[2] or pa.py_buffer(b"")
+    return data, np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts)]
