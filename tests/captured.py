@@ -2,14 +2,20 @@
 
 import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
 
 from headwater.capture.feed import Feed
+from headwater.capture.ledger import State, last_state
 from headwater.client import Client
 from servers import wait_until
 
@@ -35,6 +41,18 @@ def execute(url: str, *statements: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement)
+
+
+def drop_slots(url: str) -> None:
+    """Drops the slots of a database, as soon as the server has noticed that their readers are gone."""
+    base = url.rsplit("/", 1)[1]
+    with psycopg.connect(url.rsplit("/", 1)[0] + "/postgres", autocommit=True) as connection:
+        query = f"SELECT slot_name, active FROM pg_replication_slots WHERE database = '{base}'"
+        wait_until(
+            lambda: not any(active for _, active in connection.execute(query).fetchall()), 30, "idle slots"
+        )
+        for slot, _ in connection.execute(query).fetchall():
+            connection.execute(f"SELECT pg_drop_replication_slot('{slot}')")
 
 
 def events(log: str, name: str) -> list[Event]:
@@ -67,8 +85,10 @@ def table(found: list[Event], topic: str) -> dict[str, Any]:
         elif event.value["op"] == "t":
             rows.clear()
         elif event.value["op"] == "d":
-            assert key in rows, f"{key} is deleted and was not there"
-            del rows[key]
+            # A table that begins anew is truncated, and what does not come again is deleted for those who pass over truncates.
+            anew = event.value["source"]["snapshot"] == "true"
+            assert key in rows or anew, f"{key} is deleted and was not there"
+            rows.pop(key, None)
         else:
             assert (key in rows) == (event.value["op"] == "u"), f"{key} {event.value['op']}"
             rows[key] = event.value["after"]
@@ -95,6 +115,57 @@ def running(feed: Feed) -> Iterator[None]:
         thread.join(30)
     if failures:
         raise failures[0]
+
+
+APP = """
+import headwater as hw
+
+app = hw.App("captured")
+app.capture({name!r}, hw.capture.{declared})
+"""
+
+
+class CaptureProcess:
+    """``headwater capture run`` as a user runs it."""
+
+    def __init__(self, folder: Path, name: str, declared: str, log: str) -> None:
+        self._app = folder / "app.py"
+        self._app.write_text(APP.format(name=name, declared=declared))
+        self._name = name
+        self._environ = os.environ | {
+            "HEADWATER_LOG": f"kafka://{log}",
+            "HEADWATER_STORE": f"sqlite:{folder / 'views'}",
+        }
+        self.log = folder / "capture.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "headwater", "capture", "run", self._name, str(self._app)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environ)
+
+    @property
+    def peak_mb(self) -> float:
+        """The most memory that it has had at a time."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
+
+    def end(self, number: signal.Signals) -> int:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log.read_text()[-3000:]
+        self._process.send_signal(number)
+        return self._process.wait(30)
+
+
+def committed(log: str, name: str) -> State | None:
+    """Where a capture stands; None before it has committed anything."""
+    client = Client(log)
+    try:
+        begun = f"{name}.capture" in client.partitions()
+    finally:
+        client.close()
+    return last_state(log, name) if begun else None
 
 
 def streaming(url: str, slot: str) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headwater.capture.mariadb import MariaDBSource
+from headwater.capture.mariaplace import Place
 from headwater.capture.source import Part, Record, Source
 
 
@@ -53,12 +54,17 @@ def until(parts: Iterator[Part], position: str, seconds: float = 60) -> list[Par
     for part in parts:
         if part.records or part.position:
             found.append(part)
-        if part.position == position:
+        if part.position and gtid(part) == position:
             return found
         assert time.monotonic() < limit, (
             f"{position} was not reached; the last one was {[p.position for p in found][-3:]}"
         )
     raise AssertionError("a source never ends")
+
+
+def gtid(part: Part) -> str:
+    """The transactions that a part's position stands behind."""
+    return Place.parse(part.position).gtid
 
 
 def records(parts: list[Part], *, schema: bool = False) -> list[Record]:

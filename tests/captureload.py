@@ -1,12 +1,18 @@
 """A seeded workload of all kinds of changes, in a thread, which goes on through kills of its database."""
 
 import random
+import signal
 import threading
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self
 
 import psycopg
+import pymysql
 
-__all__ = ["TABLES", "Workload", "make"]
+from captured import CaptureProcess
+from servers import wait_until
+
+__all__ = ["TABLES", "MariaWorkload", "Workload", "kill_often", "make"]
 
 TABLES = ("plain", "whole", "fat")
 KEYS = 60
@@ -25,8 +31,38 @@ def make(url: str) -> None:
         connection.execute(f"ALTER DATABASE {base} SET logical_decoding_work_mem = '64kB'")
 
 
+def kill_often(
+    capture: CaptureProcess,
+    workload: "Workload",
+    times: int,
+    rng: random.Random,
+    *,
+    at_work: Callable[[], object],
+    kill_database: Callable[[], None],
+) -> None:
+    """Kills the capture, and now and then its database, somewhere in the workload; leaves it started."""
+    for number in range(times):
+        capture.start()
+        wait_until(at_work, 60, "the capture at work")
+        wanted = workload.transactions + rng.randint(0, 60)
+        wait_until(lambda most=wanted: workload.transactions >= most, 60, "transactions")
+        if number % 5 == 2:
+            kill_database()
+            assert capture.end(signal.SIGTERM) == 0
+        else:
+            capture.end(signal.SIGKILL)
+    capture.start()
+
+
 class Workload:
     """Transactions of inserts, updates, deletes, key changes, savepoints that are rolled back, rollbacks, large ones and DDL."""
+
+    insert = "INSERT INTO {table} VALUES ({key}, 'é😀', 0) ON CONFLICT DO NOTHING"
+    move = (
+        "UPDATE {table} SET id = {other} WHERE id = {key}"
+        " AND NOT EXISTS (SELECT FROM {table} WHERE id = {other})"
+    )
+    away: tuple[type[Exception], ...] = (psycopg.OperationalError,)
 
     def __init__(self, url: str, seed: int) -> None:
         self._url = url
@@ -47,55 +83,81 @@ class Workload:
     def _run(self) -> None:
         while not self._over.is_set():
             try:
-                with psycopg.connect(self._url, connect_timeout=5) as connection:
+                with self._connect() as connection:
                     while not self._over.is_set():
                         self._transaction(connection)
                         self.transactions += 1
                         self._over.wait(PAUSE_S)
-            except psycopg.OperationalError:
+            except self.away:
                 self._over.wait(0.1)
 
-    def _transaction(self, connection: psycopg.Connection) -> None:
+    def _connect(self) -> Any:
+        return psycopg.connect(self._url, connect_timeout=5)
+
+    def _execute(self, connection: Any, statement: str) -> None:
+        connection.execute(statement)
+
+    def _transaction(self, connection: Any) -> None:
         rng = self._random
         for _ in range(rng.randint(1, 6)):
             self._change(connection)
         if rng.random() < 0.3:
-            connection.execute("SAVEPOINT s")
+            self._execute(connection, "SAVEPOINT s")
             for _ in range(rng.randint(1, 3)):
                 self._change(connection)
             if rng.random() < 0.6:
-                connection.execute("ROLLBACK TO s")
+                self._execute(connection, "ROLLBACK TO s")
         if rng.random() < 0.1:
             self._large(connection)
         if rng.random() < 0.02:
             self._columns += 1
-            connection.execute(
-                f"ALTER TABLE {rng.choice(TABLES)} ADD c{self._columns}_{rng.randrange(10**6)} int"
+            self._execute(
+                connection,
+                f"ALTER TABLE {rng.choice(TABLES)} ADD c{self._columns}_{rng.randrange(10**6)} int",
             )
         if rng.random() < 0.15:
             connection.rollback()
         else:
             connection.commit()
 
-    def _change(self, connection: psycopg.Connection) -> None:
+    def _change(self, connection: Any) -> None:
         rng, table = self._random, self._random.choice(TABLES[:2])
         key = rng.randint(1, KEYS)
         match rng.choice("iiuuudk"):
             case "i":
-                connection.execute(f"INSERT INTO {table} VALUES ({key}, 'é😀', 0) ON CONFLICT DO NOTHING")
+                self._execute(connection, self.insert.format(table=table, key=key))
             case "u":
-                connection.execute(f"UPDATE {table} SET n = n + 1, a = '{rng.random()}' WHERE id = {key}")
+                self._execute(
+                    connection, f"UPDATE {table} SET n = n + 1, a = '{rng.random()}' WHERE id = {key}"
+                )
             case "d":
-                connection.execute(f"DELETE FROM {table} WHERE id = {key}")
+                self._execute(connection, f"DELETE FROM {table} WHERE id = {key}")
             case _:
                 other = rng.randint(1, KEYS)
-                connection.execute(
-                    f"UPDATE {table} SET id = {other} WHERE id = {key} AND NOT EXISTS (SELECT FROM {table} WHERE id = {other})"
-                )
+                self._execute(connection, self.move.format(table=table, key=key, other=other))
 
-    def _large(self, connection: psycopg.Connection) -> None:
+    def _large(self, connection: Any) -> None:
         low = self._random.randint(1001, 3000)
-        connection.execute(f"UPDATE fat SET n = n + 1 WHERE id BETWEEN {low} AND {low + 999}")
-        connection.execute("SAVEPOINT large")
-        connection.execute(f"UPDATE fat SET n = -1 WHERE id BETWEEN {low} AND {low + 499}")
-        connection.execute("ROLLBACK TO large")
+        self._execute(connection, f"UPDATE fat SET n = n + 1 WHERE id BETWEEN {low} AND {low + 999}")
+        self._execute(connection, "SAVEPOINT large")
+        self._execute(connection, f"UPDATE fat SET n = -1 WHERE id BETWEEN {low} AND {low + 499}")
+        self._execute(connection, "ROLLBACK TO large")
+
+
+class MariaWorkload(Workload):
+    """The same on a database of MariaDB."""
+
+    insert = "INSERT IGNORE INTO {table} VALUES ({key}, 'é😀', 0)"
+    move = "UPDATE IGNORE {table} SET id = {other} WHERE id = {key}"
+    away = (pymysql.err.OperationalError, pymysql.err.InterfaceError, pymysql.err.InternalError)
+
+    def __init__(self, connect: Callable[[], Any], seed: int) -> None:
+        super().__init__("", seed)
+        self._opened = connect
+
+    def _connect(self) -> Any:
+        return self._opened()
+
+    def _execute(self, connection: Any, statement: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)

@@ -1,5 +1,6 @@
 """Real databases for the tests: each on loopback, on a free port, with a folder of its own, and run as a user that may not be root."""
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -25,6 +26,14 @@ shared_buffers = 64MB
 fsync = off
 log_min_messages = warning
 """
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there, and not only its remains."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 class PostgresProcess:
@@ -56,12 +65,16 @@ class PostgresProcess:
         wait_until(self._ready, what=f"PostgreSQL in {self.folder}")
 
     def kill(self) -> None:
-        """Ends all of its processes at once, as a power cut would."""
+        """Ends all of its processes at once, as a power cut would; none is left when it returns, since a successor would refuse to start."""
         assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        for pid in (self._process.pid, *map(int, children)):
-            os.kill(pid, signal.SIGKILL)
+        self._process.send_signal(signal.SIGSTOP)  # it starts no more of them
+        listed = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        children = [int(pid) for pid in listed]
+        for pid in (self._process.pid, *children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
+        wait_until(lambda: not any(map(_runs, children)), what="the end of the server's processes")
 
     def end(self) -> None:
         """Stops it and removes its folder."""

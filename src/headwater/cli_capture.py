@@ -154,7 +154,7 @@ def capture_audit(
         found = report.differences
         same = "no difference" if not found else f"{len(found)} ranges differ"
         typer.echo(
-            f"{report.table:<32} {report.rows:>12,} rows   {report.ranges:>6,} ranges   at {report.lsn}   {same}"
+            f"{report.table:<32} {report.rows:>12,} rows   {report.ranges:>6,} ranges   at {report.at}   {same}"
         )
         for one in found:
             typer.echo(
@@ -216,8 +216,10 @@ def _known(settings: Settings, name: str | None) -> list[str]:
 
 
 def _one_by_one(database: Any) -> None:
-    if database.kind != "postgres":
-        raise UsageError("snapshots and audits of single tables are of PostgreSQL", got=database.kind)
+    if not hasattr(database, "audit"):
+        raise UsageError(
+            "snapshots and audits of single tables are of PostgreSQL and MariaDB", got=database.kind
+        )
 
 
 def _tables(settings: Settings, name: str, database: Any) -> list[str]:
@@ -228,8 +230,8 @@ def _tables(settings: Settings, name: str, database: Any) -> list[str]:
     state = last_state(settings.access, name)
     if state is None or state.position is None:
         return []
-    outbox = {database.outbox, f"public.{database.outbox}"}
-    return sorted(set(msgspec.json.decode(state.position)["tables"]) - outbox)
+    outbox = getattr(database, "outbox", None)
+    return sorted(set(msgspec.json.decode(state.position)["tables"]) - {outbox, f"public.{outbox}"})
 
 
 def _range(within: Any) -> str:

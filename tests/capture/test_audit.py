@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from captured import execute, running, streaming
-from headwater.capture import Postgres, pgaudit
+from headwater.capture import Postgres, audit
 from headwater.capture.control import Command, finished, send
 from headwater.capture.feed import Feed
 from headwater.capture.postgres import slot_name
@@ -24,7 +24,7 @@ def name(monkeypatch) -> str:
     monkeypatch.setattr("headwater.capture.feed.HEARTBEAT_S", 0.1)
     monkeypatch.setattr("headwater.capture.postgres.HEARTBEAT_S", 0.1)
     monkeypatch.setattr("headwater.capture.postgres.ALIVE_S", 0.1)
-    monkeypatch.setattr(pgaudit, "RANGE_ROWS", 50)
+    monkeypatch.setattr(audit, "RANGE_ROWS", 50)
     return f"audit{uuid.uuid4().hex[:8]}"
 
 
@@ -120,7 +120,7 @@ def test_table_and_topic_are_compared_at_one_place_while_writers_go_on(name, url
 
 
 def test_an_audit_of_a_capture_that_stands_says_so(name, url, broker, monkeypatch):
-    monkeypatch.setattr(pgaudit, "WAIT_S", 0.1)
+    monkeypatch.setattr(audit, "WAIT_S", 0.1)
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)")
     with pytest.raises(CaptureError, match="does it run"):
         Postgres(url, ["t"]).audit(name, _with_topic(broker.bootstrap, name), "t")

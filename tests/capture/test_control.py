@@ -125,7 +125,7 @@ def test_rows_that_are_passed_over_do_not_end_a_transaction(name, url, monkeypat
     try:
         parts = source.read(None)
         wait_until(lambda: next(parts).position)
-        wait_until(lambda: next(parts) == ([], None))  # the snapshot's locks are given back
+        wait_until(lambda: next(parts) == Part([], None))  # the snapshot's locks are given back
         execute(url, "ALTER TABLE t DROP CONSTRAINT t_pkey", "INSERT INTO t VALUES (0)")
         monkeypatch.setattr("headwater.capture.postgres.PART_BYTES", 200)
         with psycopg.connect(url) as connection:

@@ -45,3 +45,19 @@ def test_a_text_of_another_kind_is_refused():
         gtids("0/16B3748", mariadb=True)
     with pytest.raises(CaptureError, match="take a new snapshot"):
         gtids("0-1-5", mariadb=False)
+
+
+@pytest.mark.parametrize(
+    ("mariadb", "have", "text", "inside"),
+    [
+        (True, "0-1-100,1-1-5", "0-2-100", True),
+        (True, "0-1-100,1-1-5", "0-1-100, 1-1-6", False),
+        (True, "0-1-100", "2-1-1", False),
+        (True, "-", "-", True),
+        (False, f"{UUID}:1-5:8-9", f"{UUID}:2-4:8", True),
+        (False, f"{UUID}:1-5:8-9", f"{UUID}:4-8", False),
+        (False, f"{UUID}:1-5", f"{UUID.replace('3', '4')}:1", False),
+    ],
+)
+def test_a_set_says_whether_it_has_all_of_another(mariadb, have, text, inside):
+    assert gtids(have, mariadb=mariadb).includes(text) is inside

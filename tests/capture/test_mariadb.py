@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from capturedb import Shop, applied, changes, reading, records, until
+from capturedb import Shop, applied, changes, gtid, reading, records, until
 from databases import MariaDBProcess
 from headwater.capture.mariadb import MariaDBSource
 from headwater.errors import Away, CaptureError, UsageError
@@ -101,7 +101,7 @@ def test_only_the_tables_that_were_asked_for_come(shop):
 
     assert [after["id"] for _, _, after in changes(shop.read(start, "a"))] == [1]
     assert [after["id"] for _, _, after in changes(shop.read(start, "a*"))] == [1, 2]
-    assert shop.read(start, "none")[-1].position == shop.position()
+    assert gtid(shop.read(start, "none")[-1]) == shop.position()
 
 
 def test_a_changed_table_goes_on_with_a_new_version_of_its_schema(shop):
@@ -171,7 +171,7 @@ def test_a_stream_goes_on_from_any_position(shop):
                     keep = chance.random() < 0.8
                     if part.position and keep:
                         found += records([part])
-                        position = part.position
+                        position = gtid(part)
                     if position == end or (part.position and not keep):
                         break
         assert [(r.key, r.value and json.loads(r.value)["after"]) for r in found] == whole
@@ -228,7 +228,7 @@ def test_a_snapshot_that_races_with_writes_fits_the_stream(shop):
             parts = source.read(None)
             for part in parts:
                 found += part.records
-                if part.position:
+                if part.position and len(json.loads(part.position)["tables"]) == len("tu"):
                     break
             rows = applied([r for r in found if r.topic != "lab.schema"])
             mine = {
@@ -263,14 +263,14 @@ def test_a_large_transaction_comes_in_parts_and_is_not_kept(shop):
     shop.run("CREATE TABLE t(id int PRIMARY KEY, a varchar(1000))")
     start = shop.position()
     shop.run("INSERT INTO t SELECT seq, repeat('x', 900) FROM seq_1_to_20000")
-    end, count, sizes, positions = shop.position(), 0, [], []
+    count, sizes, positions = 0, [], []
     tracemalloc.start()
     with reading(shop.source(), start) as parts:
         for part in parts:
             count += sum(r.topic != "lab.schema" for r in part.records)
             positions.append(part.position)
             sizes.append(tracemalloc.get_traced_memory()[0])
-            if part.position == end:
+            if part.position:
                 break
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -370,7 +370,7 @@ def test_prepared_transactions_are_refused_where_they_matter(shop):
 
     with pytest.raises(CaptureError, match="XA"):
         shop.read(start, "t")
-    assert shop.read(start, "none")[-1].position == shop.position()
+    assert gtid(shop.read(start, "none")[-1]) == shop.position()
 
 
 def test_compressed_events_are_read(shop):

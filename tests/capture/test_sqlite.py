@@ -11,7 +11,8 @@ import threading
 import pytest
 
 from capturedb import applied, changes, records, until
-from headwater.capture.sqlite import SqliteSource
+from headwater.capture.source import Part
+from headwater.capture.sqlite import ANEW, SqliteSource
 from headwater.capture.sqlitetriggers import install, last_number, remove
 from headwater.errors import CaptureError
 from servers import wait_until
@@ -79,7 +80,7 @@ def test_what_is_rolled_back_is_not_seen_and_transactions_are_whole(path, db):
     db.execute("INSERT INTO t VALUES (2, 2)")
     db.execute("ROLLBACK TO s")
     source = SqliteSource("shop", path, ["t"])
-    assert next(source.read("0")) == ([], None)
+    assert next(source.read("0")) == Part([], None)
     source.close()
     db.executemany("INSERT INTO t VALUES (?, 0)", [(n,) for n in range(3, 5003)])
     db.execute("COMMIT")
@@ -190,6 +191,33 @@ def test_a_table_made_anew_is_emptied_and_filled(path, db):
     assert applied(records(found))["shop.t"] == {b'{"name":"x"}': {"name": "x"}}
 
 
+def test_a_table_that_is_added_later_comes_with_its_rows(path, db):
+    db.execute("CREATE TABLE u(id INTEGER PRIMARY KEY)")
+    db.execute("INSERT INTO u VALUES (1), (2)")
+    install(db, ["t"])
+    position = read(path, db, None)[-1].position
+    db.execute("DELETE FROM u WHERE id = 1")
+    source = SqliteSource("shop", path, ["t", "u"])
+    parts = source.read(position)
+    found = [next(part for part in parts if part.records)]
+    db.execute("INSERT INTO u VALUES (3)")
+    found += until(parts, str(last_number(db)))
+    source.close()
+
+    assert [row["id"] for row in applied(records(found))["shop.u"].values()] == [2, 3]
+
+
+def test_a_capture_that_begins_anew_forgets_rows_that_are_gone(path, db):
+    db.execute("INSERT INTO t VALUES (1, 1), (2, 2)")
+    install(db, ["t"])
+    first = read(path, db, None)
+    remove(db)
+    db.execute("DELETE FROM t WHERE id = 1")
+    again = read(path, db, ANEW)
+
+    assert [row["id"] for row in applied(records(first + again))["shop.t"].values()] == [2]
+
+
 def test_replaced_rows_show_their_delete_with_recursive_triggers(path, db):
     db.execute("CREATE UNIQUE INDEX one ON t(a)")
     install(db, ["t"])
@@ -221,7 +249,8 @@ def test_a_missing_table_or_file_is_refused(path, db, tmp_path):
 
 READER = """
 import json, sys
-from headwater.capture.sqlite import SqliteSource
+from headwater.capture.source import Part
+from headwater.capture.sqlite import ANEW, SqliteSource
 source = SqliteSource("shop", sys.argv[1], ["t"])
 out = open(sys.argv[2], "a")
 for part in source.read(sys.argv[3] if len(sys.argv) > 3 else None):

@@ -40,6 +40,13 @@ NUMERIC: Final = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, DECIMAL, FLOAT, 
 TEXTUAL: Final = frozenset({STRING, VAR_STRING, VARCHAR, BLOB})
 MAPS_MAX: Final = 10_000
 """Shapes of tables that are remembered."""
+ENDED: Final = "set it globally, let sessions end that still have another value, and take a new snapshot"
+REFUSED: Final = {
+    **dict.fromkeys((20, 21, 22), ("rows in the form of MySQL 5.1", "binlog_format=ROW of a newer server")),
+    40: ("a compressed transaction", "binlog_transaction_compression=OFF"),
+    42: ("a tagged transaction", "gtid_next without a tag"),
+}
+"""Events that hold changes and cannot be read: what they are, and what the server should do instead."""
 META_BYTES: Final = {
     **dict.fromkeys((FLOAT, DOUBLE, TIMESTAMP, DATETIME, TIME, BLOB, JSON, GEOMETRY), 1),
     **dict.fromkeys((VARCHAR, VAR_STRING, STRING, BIT, DECIMAL, ENUM, SET), 2),
@@ -191,6 +198,8 @@ class Decoder:
             162: self._gtid,
             163: self._gtid_list,
             165: self._query_compressed,
+            39: self._partial,
+            **{kind: _refused(*said) for kind, said in REFUSED.items()},
         }
         for op, plain, extended, packed, packed_extended in (
             ("c", 23, 30, 166, 169),
@@ -221,6 +230,15 @@ class Decoder:
         self._textual = TEXTUAL | {GEOMETRY} if "MariaDB" in server else TEXTUAL
         self._maps.clear()
         return Format(server, self._checksum)
+
+    def _partial(self, b: bytes, *_: int) -> Event | None:
+        if self._maps.get(int.from_bytes(b[19:25], "little"), b) is not None:
+            raise CaptureError(
+                "an update was logged with parts of its JSON documents",
+                expected="binlog_row_value_options=''",
+                hint=ENDED,
+            )
+        return None
 
     def _rotate(self, b: bytes, end: int, *_: int) -> Event:
         return Rotate(b[27:end].decode(), int.from_bytes(b[19:27], "little"))
@@ -272,7 +290,7 @@ class Decoder:
                     raise CaptureError(
                         f"rows of {table.schema}.{table.name} come without some of their columns",
                         expected="binlog_row_image=FULL",
-                        hint="set it globally, let sessions end that still have another value, and take a new snapshot",
+                        hint=ENDED,
                     )
                 at += size
             if packed:
@@ -280,6 +298,13 @@ class Decoder:
             return Rows(op, table, b[:end], at, timestamp, position)
 
         return rows
+
+
+def _refused(what: str, expected: str) -> Callable[[bytes, int, int, int, int], Event | None]:
+    def refuse(*_: object) -> Event | None:
+        raise CaptureError(f"the binlog has {what}, which is not supported", expected=expected, hint=ENDED)
+
+    return refuse
 
 
 _GTID = Struct("<QIB")

@@ -2,13 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from headwater.capture.declared import Concealing
-from headwater.capture.mariadb import ANEW, MariaDBSource
+from headwater.capture.mariadb import MariaDBSource
+from headwater.capture.mariaplace import ANEW
 from headwater.capture.polling import PollingSource
 from headwater.capture.source import Source
 from headwater.capture.sqlite import SqliteSource
+
+if TYPE_CHECKING:
+    from headwater.access import Log
+    from headwater.capture.audit import Report
 
 __all__ = ["MariaDB", "Polling", "Sqlite"]
 
@@ -31,7 +36,16 @@ class MariaDB(Concealing, frozen=True):
 
     def open(self, name: str, folder: Path) -> Source:
         del folder  # a large transaction is passed on as it comes
+        return self._source(name)
+
+    def _source(self, name: str) -> MariaDBSource:
         return MariaDBSource(name, self.url, self.tables, decimals=self.decimals)
+
+    def audit(self, name: str, log: "Log", table: str) -> "Report":
+        """Whether a table and its topic are the same. See ``capture/mariaaudit.py``."""
+        from headwater.capture.mariaaudit import audit  # noqa: PLC0415  few need it
+
+        return audit(name, self._source(name), table, log)
 
     def anew(self) -> str:
         return ANEW

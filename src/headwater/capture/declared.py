@@ -12,7 +12,7 @@ from headwater.errors import UsageError
 
 if TYPE_CHECKING:
     from headwater.access import Log
-    from headwater.capture.pgaudit import Report
+    from headwater.capture.audit import Report
     from headwater.capture.postgres import PostgresSource
 
 __all__ = ["Concealing", "Database", "Postgres"]

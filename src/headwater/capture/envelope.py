@@ -8,6 +8,7 @@ A source compiles for each table and schema version what a row of it looks like 
 (`block`), and puts them together with `created`, `updated`, `deleted` and `truncated`.
 """
 
+import string
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,6 +36,7 @@ __all__ = [
     "row",
     "stamp",
     "truncated",
+    "two_complement",
     "updated",
     "value",
 ]
@@ -61,6 +63,24 @@ class Hole(NamedTuple):
 def piece(text: str) -> str:
     """Any text with its UTF-8 bytes as characters."""
     return text.encode().decode("latin-1")
+
+
+_BASE64 = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+_TWO = [first + second for first in _BASE64 for second in _BASE64]
+"""Two characters of Base64 for each number of 12 bits."""
+
+
+def two_complement(number: int) -> str:
+    """The Base64 of a whole number's shortest two's complement, which is how Java writes the digits of a decimal."""
+    # The lengths that most have are looked up: 3, 2 and 4 bytes.
+    if 0x8000 <= number < 0x800000:
+        return f'"{_TWO[number >> 12]}{_TWO[number & 0xFFF]}"'
+    if 0x80 <= number < 0x8000:
+        return f'"{_TWO[number >> 4]}{_BASE64[(number & 0xF) << 2]}="'
+    if 0x800000 <= number < 0x80000000:
+        return f'"{_TWO[number >> 20]}{_TWO[number >> 8 & 0xFFF]}{_TWO[(number & 0xFF) << 4]}=="'
+    length = ((number if number >= 0 else ~number).bit_length() >> 3) + 1
+    return f'"{b64encode(number.to_bytes(length, "big", signed=True)).decode()}"'
 
 
 def literal(text: str) -> str:

@@ -10,21 +10,22 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
-from confluent_kafka import KafkaException, Producer
 
 from headwater.access import Log, access
 from headwater.capture.alarm import Alarm, Retaining
 from headwater.capture.control import Command, Control, Notice
+from headwater.capture.forgotten import Forgotten
 from headwater.capture.ledger import State, last_state, schemas
+from headwater.capture.publisher import Publisher
 from headwater.capture.source import Part, Record, Source
-from headwater.client import FENCED, Client, producer
+from headwater.client import Client
 from headwater.clock import Clock, SystemClock
-from headwater.errors import Away, CaptureError, Fenced, MachineError
+from headwater.errors import Away, CaptureError, MachineError
 
-__all__ = ["Askable", "Feed", "Recalling", "restart", "transactional_id"]
+__all__ = ["Askable", "Feed", "Recalling", "restart"]
 
 COMMIT_RECORDS = 50_000
 COMMIT_S = 0.5
@@ -33,22 +34,8 @@ FULL_RECORDS = 1_000
 """A part with fewer records says that the database has no more at the moment: they are committed at once."""
 HEARTBEAT_S = 5.0
 """So often the position moves on while nothing of ours is changed: the database need not keep its log."""
-UNSENT_BYTES = 32 << 20
-"""As much waits for the log; then the database waits."""
-TRANSACTION_TIMEOUT_MS = 900_000
-INIT_S = 30.0
-COMMIT_TIMEOUT_S = 60.0
 BACKOFF_S = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 PAUSED_S = 0.2
-PRODUCER = {
-    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-    "compression.type": "lz4",
-    "delivery.report.only.error": True,
-    "queue.buffering.max.messages": 1_000_000,
-    "message.max.bytes": 100_000_000,
-    "batch.num.messages": 10_000,
-    "linger.ms": 5,
-}
 FOREVER = {"retention.ms": "-1"}
 
 logger = logging.getLogger(__name__)
@@ -71,11 +58,6 @@ class Askable(Protocol):
 
     def asked(self, position: str, command: Command) -> str:
         """The position with the command's wish in it; CaptureError if it cannot be."""
-
-
-def transactional_id(name: str) -> str:
-    """The name by which the producers of a capture shut each other out."""
-    return f"headwater.capture.{name}"
 
 
 class Feed:
@@ -106,7 +88,7 @@ class Feed:
         self._on_state = on_state
         self._random = random.Random()  # noqa: S311  jitter
         self._topics: set[str] = set()
-        self._producer: Any = None
+        self._publisher = Publisher(log, name)
         self._failures = 0
         self._alarm = Alarm(name, source) if isinstance(source, Retaining) else None
         self._notices: list[Notice] = []
@@ -119,15 +101,13 @@ class Feed:
                     self._attempt(stop)
                 except (Away, MachineError) as error:
                     self._wait(stop, error)
-                except KafkaException as error:
-                    self._wait(stop, _meant(self.name, error))
         finally:
-            self._abandon()
+            self._publisher.close()
             self._source.close()
             self._client.close()
 
     def _wait(self, stop: threading.Event, error: Exception) -> None:
-        self._abandon()
+        self._publisher.abandon()
         pause = BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)] * self._random.uniform(0.5, 1.5)
         self._failures += 1
         logger.warning("capture %s: %s; again in %.1f s", self.name, error, pause)
@@ -138,9 +118,7 @@ class Feed:
         self._client.ensure_topics([f"{self.name}.capture"], 1, {"cleanup.policy": "compact"})
         own = ("schema", "control", "notifications")
         self._client.ensure_topics([f"{self.name}.{each}" for each in own], 1, FOREVER)
-        settings: dict[str, Any] = {"transactional.id": transactional_id(self.name), **PRODUCER}
-        self._producer = producer(self._log, **settings)
-        self._producer.init_transactions(INIT_S)
+        self._publisher.claim()
         self.state = last_state(self._log, self.name) or State()
         self._topics = set(self._client.partitions())
         self._notices = []
@@ -158,7 +136,7 @@ class Feed:
             self._source.notices.clear()
         batch = _Batch(self._clock.monotonic())
         with contextlib.closing(self._source.read(self.state.position)) as parts:  # type: ignore[type-var]
-            for part in parts:
+            for part in Forgotten(self._client).through(parts):
                 self._take(part, batch)
                 if stop.is_set():
                     if batch.whole:
@@ -214,17 +192,21 @@ class Feed:
 
     def _save(self, state: State) -> None:
         """A transaction of the log with the state and the notices alone."""
-        self._producer.begin_transaction()
-        self._tell()
-        self._producer.produce(f"{self.name}.capture", msgspec.json.encode(state), self.name)
-        _commit(self._producer)
-        self.state, self._notices = state, []
-        if self._on_state is not None:
-            self._on_state(state)
+        self._publisher.begin()
+        self._end(state)
+        self._show()
 
-    def _tell(self) -> None:
-        for notice in self._notices:
-            self._producer.produce(f"{self.name}.notifications", msgspec.json.encode(notice), self.name)
+    def _end(self, state: State) -> None:
+        """Ends the transaction with what has happened, and where that leaves us."""
+        key, topic = self.name.encode(), f"{self.name}.notifications"
+        told = [Record(topic, key, msgspec.json.encode(notice), notice.at_ms) for notice in self._notices]
+        self._publisher.send([*told, _record(self.name, state)])
+        self._publisher.commit()
+        self.state, self._notices = state, []
+
+    def _show(self) -> None:
+        if self._on_state is not None:
+            self._on_state(self.state)
 
     def _take(self, part: Part, batch: "_Batch") -> None:
         if part.records:
@@ -246,31 +228,15 @@ class Feed:
 
     def _begin(self, batch: "_Batch") -> None:
         if not batch.open:
-            self._producer.begin_transaction()
+            self._publisher.begin()
             batch.open = True
 
     def _publish(self, records: Sequence[Record], batch: "_Batch") -> None:
-        """Hands records over by topic, those of each in their order."""
-        groups: dict[str, list[dict[str, bytes | None]]] = {}
-        last, size = "", 0
-        for topic, key, value, _ in records:
-            if topic != last:
-                last, add = topic, groups.setdefault(topic, []).append
-            add({"key": key, "value": value})
-            if value is not None:
-                size += len(value)
-        for topic, messages in groups.items():
+        for topic in {record.topic for record in records}:
             self._ensure(topic)
-            # A queue that is never full never refuses one message and takes the next: that would change their order.
-            if self._producer.produce_batch(topic, messages) != len(messages):
-                refused = next(each["_error"] for each in messages if "_error" in each)
-                raise KafkaException(refused)
+        self._publisher.send(records)
         batch.rows += len(records)
         batch.at_ms = records[-1].timestamp_ms or batch.at_ms
-        batch.unsent += size
-        if batch.unsent >= UNSENT_BYTES:
-            self._producer.flush()
-            batch.unsent = 0
 
     def _ensure(self, topic: str) -> None:
         if topic not in self._topics:
@@ -293,23 +259,12 @@ class Feed:
             retained_bytes=self._retained,
             control=self.state.control,
         )
-        self._tell()
-        self._producer.produce(f"{self.name}.capture", msgspec.json.encode(state), self.name)
-        _commit(self._producer)
-        self.state, self._notices = state, []
+        position = batch.position
+        self._end(state)
         self._failures = 0
-        self._source.confirm(batch.position)
+        self._source.confirm(position)
         batch.reset(self._clock.monotonic())
-        if self._on_state is not None:
-            self._on_state(state)
-
-    def _abandon(self) -> None:
-        """Ends what is open; what cannot be ended now is ended by whoever claims the name next."""
-        abandoned, self._producer = self._producer, None
-        if abandoned is not None:
-            with contextlib.suppress(KafkaException):
-                abandoned.purge()
-                abandoned.abort_transaction(1.0)
+        self._show()
 
 
 def restart(log: Log, name: str, position: str) -> None:
@@ -317,17 +272,20 @@ def restart(log: Log, name: str, position: str) -> None:
     client = Client(log)
     client.ensure_topics([f"{name}.capture"], 1, {"cleanup.policy": "compact"})
     client.close()
-    settings: dict[str, Any] = {"transactional.id": transactional_id(name), **PRODUCER}
+    claimed = Publisher(log, name)
     try:
-        claimed = producer(log, **settings)
-        claimed.init_transactions(INIT_S)
+        claimed.claim()
         state = last_state(log, name) or State()
-        state = msgspec.structs.replace(state, position=position, at_ms=SystemClock().now_ms())
-        claimed.begin_transaction()
-        claimed.produce(f"{name}.capture", msgspec.json.encode(state), name)
-        _commit(claimed)
-    except KafkaException as error:
-        raise _meant(name, error) from error
+        claimed.begin()
+        now_ms = SystemClock().now_ms()
+        claimed.send([_record(name, msgspec.structs.replace(state, position=position, at_ms=now_ms))])
+        claimed.commit()
+    finally:
+        claimed.close()
+
+
+def _record(name: str, state: State) -> Record:
+    return Record(f"{name}.capture", name.encode(), msgspec.json.encode(state), state.at_ms)
 
 
 class _Batch:
@@ -340,27 +298,7 @@ class _Batch:
         self.begun = now
         self.open = False
         self.rows = 0
-        self.unsent = 0
         self.at_ms = 0
         self.position: str | None = None
         self.whole = True
         """Whether the transactions of the database that are in it have all come to their end."""
-
-
-def _commit(claimed: Producer) -> None:
-    """Commits, and asks again while the log does not answer: a commit that may have happened is never given up for the next one."""
-    while True:
-        try:
-            claimed.commit_transaction(COMMIT_TIMEOUT_S)
-        except KafkaException as error:
-            if not error.args[0].retriable():
-                raise
-        else:
-            return
-
-
-def _meant(name: str, error: KafkaException) -> MachineError:
-    reason = error.args[0]
-    if reason.name() in FENCED:
-        raise Fenced(f"capture {name} runs elsewhere", hint="a capture has one process") from error
-    return MachineError("the log does not take records", got=reason.str())

@@ -19,6 +19,12 @@ class Gtids(Protocol):
     def add(self, gtid: Gtid) -> str:
         """Takes one more in, and gives its own text."""
 
+    def has(self, name: str) -> bool:
+        """Whether a transaction, by its own text, is among them."""
+
+    def includes(self, text: str) -> bool:
+        """Whether all of a set are, by its text."""
+
     def __str__(self) -> str:
         """A position."""
 
@@ -50,6 +56,14 @@ class MariaGtids:
         self._newest[int(gtid.domain)] = text
         return text
 
+    def has(self, name: str) -> bool:
+        domain, _, number = name.split("-")
+        newest = self._newest.get(int(domain))
+        return newest is not None and int(number) <= int(newest.rpartition("-")[2])
+
+    def includes(self, text: str) -> bool:
+        return text in {"", NOTHING} or all(self.has(each.strip()) for each in text.split(","))
+
     def __str__(self) -> str:
         if len(self._newest) == 1:
             return next(iter(self._newest.values()))
@@ -60,11 +74,7 @@ class MySqlGtids:
     """``uuid:1-5:7``: ranges of numbers for each server that has written."""
 
     def __init__(self, text: str) -> None:
-        self._ranges: dict[str, list[list[int]]] = {}
-        for each in () if text in {"", NOTHING} else text.replace("\n", "").split(","):
-            name, *ranges = each.strip().split(":")
-            pairs = (list(map(int, part.split("-"))) for part in ranges)
-            self._ranges[str(UUID(name))] = sorted([pair[0], pair[-1]] for pair in pairs)
+        self._ranges = _ranges(text)
 
     def add(self, gtid: Gtid) -> str:
         name, number = str(gtid.domain), gtid.number
@@ -81,6 +91,17 @@ class MySqlGtids:
             ranges.append([number, number])
             ranges.sort()
         return f"{name}:{number}"
+
+    def has(self, name: str) -> bool:
+        server, _, number = name.partition(":")
+        return any(first <= int(number) <= last for first, last in self._ranges.get(server, ()))
+
+    def includes(self, text: str) -> bool:
+        return all(
+            any(a <= first and last <= b for a, b in self._ranges.get(server, ()))
+            for server, ranges in _ranges(text).items()
+            for first, last in ranges
+        )
 
     def __str__(self) -> str:
         return (
@@ -99,3 +120,12 @@ class MySqlGtids:
             found += UUID(name).bytes + struct.pack("<Q", len(ranges))
             found += b"".join(struct.pack("<QQ", first, last + 1) for first, last in ranges)
         return found
+
+
+def _ranges(text: str) -> dict[str, list[list[int]]]:
+    found: dict[str, list[list[int]]] = {}
+    for each in () if text in {"", NOTHING} else text.replace("\n", "").split(","):
+        name, *ranges = each.strip().split(":")
+        pairs = (list(map(int, part.split("-"))) for part in ranges)
+        found[str(UUID(name))] = sorted([pair[0], pair[-1]] for pair in pairs)
+    return found

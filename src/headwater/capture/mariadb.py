@@ -3,24 +3,30 @@
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
+from msgspec import structs
+
 from headwater.capture import mysqlvalue
 from headwater.capture.binlog import Decoder
+from headwater.capture.chunks import chunked
+from headwater.capture.control import Command, Notice
 from headwater.capture.gtid import gtids
+from headwater.capture.mariachunks import Chunks
+from headwater.capture.mariacounted import Counted
+from headwater.capture.mariaplace import Place
+from headwater.capture.mariasnapshot import Snapshot
 from headwater.capture.mariatables import Tables
 from headwater.capture.replica import Replica
-from headwater.capture.source import Part
+from headwater.capture.source import Part, Progress
 from headwater.capture.transactions import Transactions
 from headwater.capture.versions import Versions
 from headwater.errors import Away, CaptureError, UsageError
 
-__all__ = ["ANEW", "MariaDBSource"]
+__all__ = ["MariaDBSource"]
 
-ANEW: Final = "snapshot"
-"""The position of a capture that takes its snapshot again."""
 CONNECT_S: Final = 10
 PORT: Final = 3306
 NEVER: Final = {
@@ -94,6 +100,8 @@ class MariaDBSource:
         self._decimal = mysqlvalue.number if decimals == "precise" else mysqlvalue.decimal
         self._connections: list[Any] = []
         self._versions = Versions()
+        self._reading: Tables | None = None
+        self.notices: list[Notice] = []
 
     def recall(self, records: list[bytes]) -> None:
         """The values of ``<name>.schema``: versions that are published already."""
@@ -118,26 +126,105 @@ class MariaDBSource:
                 decimal=self._decimal,
                 versions=self._versions,
             )
-            if position in {None, ANEW}:
-                position = None
-                for part in tables.snapshot():
-                    position = part.position
-                    yield part
-            if position is None:
-                raise CaptureError("the snapshot ended without a position")
-            have = gtids(position, mariadb=mariadb)
+            self._reading = tables
+            place = yield from tables.snapshot(Place.parse(position))
+            have = gtids(place.gtid, mariadb=mariadb)
             checksum = server["binlog_checksum"] != "NONE"
             replica = Replica(self._connect(), self._server_id())
             replica.start(have, checksum=checksum)
             decoder = Decoder(self._wants, checksum=checksum)
-            assembled = Transactions(tables, have, self._mentions)
-            for events in replica.events():
-                for event in events:
-                    assembled.add(decoder.decode(event))
-                    if assembled.full:
-                        yield from assembled.parts()
-                ready = list(assembled.parts())
-                yield from ready or [Part([], None)]
+            since = {
+                table: gtids(at, mariadb=mariadb)
+                for table, at in (place.tables or {}).items()
+                if not have.includes(at)
+            }
+            counted = Counted(tables, since, place.stopped, self._versions, self.notices)
+            chunks = Chunks(
+                place.snapshots,
+                self.notices,
+                tables.looking,
+                lambda table, snapshot: tables.around(table, snapshot, "incremental"),
+            )
+            assembled = Transactions(counted, have, self._mentions)
+            for part in self._stream(replica.events(), decoder, assembled, chunks):
+                if part.position is None:
+                    yield part
+                    continue
+                known = dict.fromkeys(tables.born, "") | (place.tables or {})
+                place = Place(part.position, known, chunks.pending, counted.stopped)
+                yield Part(part.records, str(place))
+
+    def _stream(
+        self, pieces: Iterator[list[bytes]], decoder: Decoder, assembled: Transactions, chunks: Chunks
+    ) -> Iterator[Part]:
+        """What the binlog has, transaction by transaction, and between them the chunks that were asked for; positions are those of the binlog."""
+        for events in pieces:
+            quiet = True
+            for event in events:
+                assembled.add(decoder.decode(event))
+                due = bool(chunks.pending) and not assembled.open and chunks.come(event, assembled.file)
+                if due or assembled.full:
+                    yield from _passed(assembled, chunks)
+                    quiet = False
+                if due:
+                    yield Part(chunks.emit(), assembled.position)
+            for part in _passed(assembled, chunks):
+                quiet = False
+                yield part
+            while not assembled.open and (before := chunks.pending):
+                records = chunks.emit() if chunks.step() else []
+                if chunks.pending == before:
+                    break
+                quiet = False
+                yield Part(records, assembled.position)
+            if quiet:
+                yield Part([], None)
+
+    def asked(self, position: str, command: Command) -> str:
+        """A snapshot of one table: in chunks beside the stream, or anew with a truncate."""
+        place = Place.parse(position)
+        known = place.tables or {}
+        if command.table not in known:
+            raise CaptureError(
+                f"table {command.table} is not captured",
+                hint=f"there is {', '.join(sorted(known)) or 'none'}",
+            )
+        if not command.incremental:
+            kept = {each: at for each, at in known.items() if each != command.table}
+            left = tuple(each for each in place.snapshots if each.table != command.table)
+            stopped = {each: why for each, why in place.stopped.items() if each != command.table}
+            return str(structs.replace(place, tables=kept, snapshots=left, stopped=stopped))
+        if command.table in place.stopped:
+            raise CaptureError(
+                f"table {command.table} is stopped",
+                got=place.stopped[command.table],
+                hint=f"`--table {command.table}` alone begins it anew",
+            )
+        if ":" in place.gtid:
+            raise CaptureError(
+                "MySQL does not say which place of its binlog a snapshot fits, as MariaDB does: rows cannot be read again beside the stream",
+                hint=f"`--table {command.table}` alone begins it anew",
+            )
+        return str(structs.replace(place, snapshots=(*place.snapshots, chunked(command))))
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far a snapshot is."""
+        return None if self._reading is None else self._reading.progress
+
+    @contextmanager
+    def looking(self) -> Iterator[tuple[Snapshot, int]]:
+        """A snapshot on a connection of its own, not begun, and the number of the server."""
+        with self._border(), ExitStack() as stack:
+            stack.callback(self.close)
+            connection = self._connect()
+            server = self._server(connection)
+            if "MariaDB" not in server["version"]:
+                raise CaptureError(
+                    "tables are compared with their topics on MariaDB only", got=server["version"]
+                )
+            snapshot = Snapshot(connection, self._wants, mariadb=True, decimal=self._decimal)
+            yield snapshot, int(server["server_id"])
 
     def confirm(self, position: str) -> None:
         """The binlog is kept by time, not by who has read it: nothing to tell the server."""
@@ -225,3 +312,10 @@ class MariaDBSource:
                     f"the database at {self._where}: {NEVER[code]}", got=str(text), hint=hint
                 ) from error
             raise Away(f"the database at {self._where} does not answer", got=str(text or error)) from error
+
+
+def _passed(assembled: Transactions, chunks: Chunks) -> Iterator[Part]:
+    """What is complete; a chunk that waits gives up what the stream brings."""
+    for part in assembled.parts():
+        chunks.drop(part.records)
+        yield part

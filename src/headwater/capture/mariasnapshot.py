@@ -18,7 +18,7 @@ from headwater.capture.rowimage import Image
 from headwater.capture.versions import ColumnSchema
 from headwater.errors import CaptureError
 
-__all__ = ["Snapshot", "SnapshotTable"]
+__all__ = ["BYTES", "Snapshot", "SnapshotTable", "quoted_name"]
 
 ROWS_MAX: Final = 5_000
 
@@ -31,9 +31,14 @@ class SnapshotTable(NamedTuple):
     columns: tuple[ColumnSchema, ...]
     key: tuple[str, ...]
 
+    @property
+    def whole(self) -> str:
+        """Its name in SQL."""
+        return f"{quoted_name(self.schema)}.{quoted_name(self.name)}"
+
 
 class Snapshot:
-    """One snapshot on one connection; `begin`, `tables`, `rows` of each, `end`."""
+    """One snapshot on one connection: `begin` or `moment`, `tables` or `table`, `rows` of each, `end`."""
 
     def __init__(
         self,
@@ -52,17 +57,22 @@ class Snapshot:
     def begin(self) -> str:
         """Fixes the moment, and gives back its position."""
         cursor = self._connection.cursor()
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         cursor.execute(
             "SET SESSION net_write_timeout = 3600"
         )  # the log may be slower than the table for a while
         return self._begin_mariadb(cursor) if self._mariadb else self._begin_mysql(cursor)
 
-    def _begin_mariadb(self, cursor: Any) -> str:
+    def moment(self) -> None:
+        """Fixes the moment by its place in the binlog alone; MariaDB only."""
+        cursor = self._connection.cursor()
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         cursor.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")
         found = {name.lower(): text for name, text in cursor.fetchall()}
         self.file, self.place = found["binlog_snapshot_file"], int(found["binlog_snapshot_position"])
+
+    def _begin_mariadb(self, cursor: Any) -> str:
+        self.moment()
         cursor.execute("SELECT BINLOG_GTID_POS(%s, %s)", (self.file, self.place))
         (position,) = cursor.fetchone()
         if position is None:
@@ -73,6 +83,7 @@ class Snapshot:
         return position or "-"
 
     def _begin_mysql(self, cursor: Any) -> str:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         cursor.execute("FLUSH TABLES WITH READ LOCK")
         try:
             cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -82,18 +93,38 @@ class Snapshot:
             cursor.execute("UNLOCK TABLES")
         return position.replace("\n", "") or "-"
 
-    def tables(self) -> list[SnapshotTable]:
-        """The tables that are wanted, as they stand; from here on nobody can change their columns until `end`."""
+    def names(self) -> dict[tuple[str, str], int]:
+        """Schema and name of the tables that are wanted, with the rows that the server believes them to have."""
         cursor = self._connection.cursor()
         cursor.execute(
-            "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
+            "SELECT table_schema, table_name, table_rows FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
             " AND table_schema NOT IN ('information_schema', 'mysql', 'performance_schema', 'sys') ORDER BY 1, 2"
         )
-        names = [(schema, table) for schema, table in cursor.fetchall() if self._wanted(schema, table)]
-        for schema, table in names:
-            cursor.execute(f"SELECT 1 FROM {_name(schema)}.{_name(table)} LIMIT 1")  # noqa: S608  quoted
-            cursor.fetchall()
-        return [self._table(cursor, schema, table) for schema, table in names]
+        found = cursor.fetchall()
+        return {(schema, table): rows or 0 for schema, table, rows in found if self._wanted(schema, table)}
+
+    def tables(self) -> list[SnapshotTable]:
+        """The tables that are wanted, as they stand; from here on nobody can change their columns until `end`."""
+        return [self.table(schema, table) for schema, table in self.names()]
+
+    def table(self, schema: str, table: str) -> SnapshotTable:
+        """One table, likewise."""
+        cursor = self._connection.cursor()
+        cursor.execute(f"SELECT 1 FROM {quoted_name(schema)}.{quoted_name(table)} LIMIT 1")  # noqa: S608  quoted
+        cursor.fetchall()
+        return self._table(cursor, schema, table)
+
+    def one(self, query: str) -> tuple[str, ...] | None:
+        """The first row of a query."""
+        cursor = self._connection.cursor()
+        cursor.execute(query)
+        found: tuple[str, ...] | None = cursor.fetchone()
+        return found
+
+    def literal(self, text: str) -> str:
+        """A text in SQL."""
+        made: str = self._connection.escape(text)
+        return made
 
     def _table(self, cursor: Any, schema: str, table: str) -> SnapshotTable:
         cursor.execute(
@@ -109,15 +140,17 @@ class Snapshot:
         )
         return SnapshotTable(schema, table, columns, tuple(name for (name,) in cursor.fetchall()))
 
-    def rows(self, table: SnapshotTable) -> Iterator[list[Image]]:
-        """All rows of a table, as the server sends them: none of them is kept."""
+    def rows(self, table: SnapshotTable, rest: str = "") -> Iterator[list[Image]]:
+        """All rows of a table, or those that the rest of a query says, as the server sends them: none of them is kept."""
         read = _reader(table, self._decimal)
         chosen = ", ".join(
-            f"{_name(column.name)} + 0e0" if column.type.startswith("float") else _name(column.name)
+            f"{quoted_name(column.name)} + 0e0"
+            if column.type.startswith("float")
+            else quoted_name(column.name)
             for column in table.columns
         )
         connection = self._connection
-        connection.query(f"SELECT {chosen} FROM {_name(table.schema)}.{_name(table.name)}", unbuffered=True)  # noqa: S608  quoted
+        connection.query(f"SELECT {chosen} FROM {table.whole}{rest}", unbuffered=True)  # noqa: S608  quoted
         packets = Packets(connection._rfile.read1)  # noqa: SLF001  PyMySQL's own way costs more than the rows
         ended = False
         while not ended:
@@ -138,7 +171,7 @@ class Snapshot:
         self._connection.cursor().execute("COMMIT")
 
 
-def _name(name: str) -> str:
+def quoted_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -2,8 +2,10 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from headwater.capture.binlog import Query, Rows, TableMap
 from headwater.capture.envelope import (
@@ -11,17 +13,17 @@ from headwater.capture.envelope import (
     Around,
     Hole,
     block,
-    created,
     piece,
     stamp,
     truncated,
     updated,
     value,
 )
-from headwater.capture.mariasnapshot import Snapshot
+from headwater.capture.mariaplace import Place
+from headwater.capture.mariasnapshot import Snapshot, SnapshotTable
 from headwater.capture.mariatypes import map_columns
 from headwater.capture.rowimage import Image, Layout, row_reader
-from headwater.capture.source import Part, Record
+from headwater.capture.source import Part, Progress, Record
 from headwater.capture.versions import ColumnSchema, Versions
 from headwater.errors import CaptureError
 
@@ -77,43 +79,92 @@ class Tables:
         self._known: dict[int, _Table] = {}
         self._current: dict[str, _Table] = {}
         self._made, self._made_at = "", 0.0
+        self.progress: Progress | None = None
+        """How far a snapshot is."""
 
-    def snapshot(self) -> Iterator[Part]:
-        """All rows of all tables, as of one moment of the binlog; the last part has its position."""
-        snapshot = Snapshot(self._connection, self._wanted, mariadb=self._mariadb, decimal=self._decimal)
-        position = snapshot.begin()
-        tables = snapshot.tables()
-        self._check([f"{table.schema}.{table.name}" for table in tables])
-        for table in tables:
-            topic = f"{self._name}.{table.schema}.{table.name}"
-            source = self._block(table.schema, table.name, snapshot="true")
+    def snapshot(self, place: Place) -> Generator[Part, None, Place]:
+        """Rows of the tables that have none in the topics yet, as of one moment of the binlog. Each table ends with a position."""
+        snapshot = self.looking()
+        there = {f"{schema}.{table}": about for (schema, table), about in snapshot.names().items()}
+        known = dict.fromkeys(there, "") if place.tables is None else place.tables
+        self._check([*there, *known], strict=place.tables is not None)
+        # A table that is not captured any more is forgotten: changes in between would be missing when it comes back.
+        place = replace(place, tables={name: at for name, at in known.items() if name in there})
+        if place.gtid and not there.keys() - known.keys():
+            return place
+        at = snapshot.begin()
+        place = replace(place, gtid=place.gtid or at)
+        for table in snapshot.tables():
+            name = f"{table.schema}.{table.name}"
+            if name not in (known := place.tables or {}):
+                yield from self._rows(snapshot, table, there.get(name, 0), at, again=place.again)
+                place = replace(place, tables=known | {name: at})
+                yield Part([], str(place))
+        snapshot.end()
+        self.progress = None
+        place = replace(place, again=False)
+        yield Part([], str(place))
+        return place
+
+    def looking(self) -> Snapshot:
+        """A snapshot on the connection of the tables, not begun."""
+        return Snapshot(self._connection, self._wanted, mariadb=self._mariadb, decimal=self._decimal)
+
+    def _rows(
+        self, snapshot: Snapshot, table: SnapshotTable, about: int, at: str, *, again: bool
+    ) -> Iterator[Part]:
+        name, total = f"{table.schema}.{table.name}", 0
+        around = self.around(name, snapshot, "true")
+        emptied = (around,) if again or self._versions.knows(name) else ()
+        described = self._versions.record(self._name, name, table.key, table.columns, position=at)
+        yield Part([*described, *map(truncated, emptied)], None, emptied)
+        self.progress = Progress(name, 0, about)
+        for images in snapshot.rows(table):
+            around = self.around(name, snapshot, "true")
+            total += len(images)
+            self.progress = Progress(name, total, about)
+            first, last = value(NULL, MARK, around.source, "r", around.made).decode("latin-1").split(MARK)
             yield Part(
-                self._versions.record(
-                    self._name, f"{table.schema}.{table.name}", table.key, table.columns, position=position
-                ),
+                [
+                    _new(
+                        Record,
+                        (
+                            around.topic,
+                            None if key is None else key.encode("latin-1"),
+                            f"{first}{row}{last}".encode("latin-1"),
+                            around.at_ms,
+                        ),
+                    )
+                    for key, row in images
+                ],
                 None,
             )
-            for images in snapshot.rows(table):
-                now = time.time_ns()
-                around = Around(
-                    topic,
-                    source(
-                        **_moments(now // 1_000_000),
-                        gtid="null",
-                        file=piece(snapshot.file),
-                        pos=snapshot.place,
-                        row="0",
-                    ),
-                    stamp(now),
-                    now // 1_000_000,
-                )
-                yield Part([created(around, key, row, "r") for key, row in images], None)
-        snapshot.end()
-        yield Part([], position)
 
-    def _check(self, found: list[str]) -> None:
+    def around(self, table: str, snapshot: Snapshot, kind: str) -> Around:
+        """What stands around rows that a snapshot has read now."""
+        schema, _, name = table.partition(".")
+        now = time.time_ns()
+        source = self._block(schema, name, snapshot=kind)(
+            **_moments(now // 1_000_000), gtid="null", file=piece(snapshot.file), pos=snapshot.place, row="0"
+        )
+        return Around(f"{self._name}.{table}", source, stamp(now), now // 1_000_000)
+
+    def of(self, topic: str) -> str:
+        """The table of a topic."""
+        return topic.removeprefix(f"{self._name}.")
+
+    def cause(self, table: str) -> str | None:
+        """The statement that has changed a table since its rows were seen last."""
+        return self._statements.get(table)
+
+    @property
+    def born(self) -> set[str]:
+        """The tables whose rows the stream has brought."""
+        return {f"{table.map.schema}.{table.map.name}" for table in self._current.values()}
+
+    def _check(self, found: list[str], *, strict: bool) -> None:
         """A table that is not there, or that the user may not even see, must not look like one without rows."""
-        for given in self._given:
+        for given in self._given if strict else ():
             pattern = re.compile(re.escape(given).replace(r"\*", "[^.]*"))
             if not any(pattern.fullmatch(name) for name in found):
                 raise CaptureError(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
 
-from headwater.capture.envelope import compiled, piece, quoted
+from headwater.capture.envelope import compiled, piece, quoted, two_complement
 from headwater.errors import CaptureError
 
 __all__ = [
@@ -144,8 +144,7 @@ def bits(raw: bytes, size: int) -> str:
 def number(unscaled: int, scale: int) -> str:
     """A decimal as base64 of the unscaled number, in as few bytes as its sign needs."""
     del scale  # it stands in the schema
-    size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
-    return f'"{b2a_base64(unscaled.to_bytes(size, "big", signed=True), newline=False).decode()}"'
+    return two_complement(unscaled)
 
 
 def decimal(unscaled: int, scale: int) -> str:

@@ -58,8 +58,10 @@ class Outbox:
 
     def read(self, position: str | None) -> Iterator[Part]:
         """See `Source.read`."""
-        for records, behind in self._source.read(position):
-            yield Part([routed for record in records for routed in self._routed(record)], behind)
+        for part in self._source.read(position):
+            routed = [made for record in part.records for made in self._routed(record)]
+            emptied = tuple(around for around in part.emptied if around.topic != self._topic)
+            yield Part(routed, part.position, emptied)
 
     def confirm(self, position: str) -> None:
         """See `Source.confirm`."""

@@ -37,6 +37,10 @@ class NoticingVersions(Versions):
         _, known = self._newest.get(table, (0, None))
         return known[1] if isinstance(known, tuple) else ()
 
+    def knows(self, table: str) -> bool:
+        """Whether a version of it was published: its topic has rows from before."""
+        return table in self._newest
+
     def record(self, name: str, described: Relation, key: tuple[str, ...], lsn: int) -> list[Record]:
         table = f"{described.schema}.{described.name}"
         version, _ = self._newest.get(table, (0, None))

@@ -9,7 +9,7 @@ import msgspec
 
 from headwater.capture import envelope
 from headwater.capture.envelope import Around, Hole
-from headwater.capture.pgoutput import SHORT_BYTES, Begin, Commit, Relation, Shape, lsn_text, relation
+from headwater.capture.pgoutput import SHORT_BYTES, Begin, Commit, Event, Relation, Shape, lsn_text, relation
 from headwater.capture.pgspill import Spill
 from headwater.capture.pgtypes import Types
 from headwater.capture.source import Record
@@ -152,6 +152,8 @@ class Changes:
         self._begin = Begin(0, 0, 0)
         self._ms = 0
         self._context: object = None
+        self._events: dict[str, tuple[Event, Event]] = {}
+        """By kind and table, as a message begins, what makes its record: while nothing else than the row is new."""
         self._made = envelope.stamp()
         self._spills: dict[int, Spill] = {}
         self._stream: Spill | None = None
@@ -170,7 +172,12 @@ class Changes:
     def restamp(self) -> None:
         """Events from here on were made now."""
         self._made = envelope.stamp()
+        self._renew()
+
+    def _renew(self) -> None:
+        """What stands around rows is another from here on."""
         self._context = object()
+        self._events.clear()
 
     def close(self) -> None:
         for spill in self._spills.values():
@@ -178,21 +185,30 @@ class Changes:
 
     def take(self, data: bytes) -> Iterator[None] | None:
         """One message with its header of 25 bytes."""
-        t, kind = data.decode("latin-1"), data[25]
+        t = data.decode("latin-1")
+        events = self._events.get(t[25:31])
+        if events is None:
+            return self._take_first(t, data)
+        short, long = events
+        self.records.append(short(t, data) if len(data) < SHORT_BYTES else long(t, data))
+        return None
+
+    def _take_first(self, t: str, data: bytes) -> Iterator[None] | None:
+        """A message that is no row, or the first row of its kind in a transaction."""
+        kind = data[25]
         if self._stream is not None and kind != STREAM_STOP:
             self._stream.add(int.from_bytes(data[26:30]), data[:26] + data[30:])
             return None
-        if kind == INSERT or (kind == UPDATE and data[30] == NEW):
-            table = self._tables[t[26:30]]
-            if table.context is not self._context:
-                self._enter(table)
-            if not table.skipped:
-                tail = table.create if kind == INSERT else table.update
-                event = table.shape.short if len(data) < SHORT_BYTES else table.shape.long
-                key, value = event(t, data, table.head, table.middle, tail)
-                self.records.append(_new(Record, (table.topic, key, value, self._ms)))
-            return None
-        return self._seldom(t[25], t, data)
+        if kind not in {INSERT, UPDATE} or data[30] != NEW:
+            return self._seldom(t[25], t, data)
+        table = self._tables[t[26:30]]
+        self._enter(table)
+        if not table.skipped:
+            tail = table.create if kind == INSERT else table.update
+            around = (table.topic, self._ms, table.head, table.middle, tail)
+            self._events[t[25:31]] = (table.shape.short(*around), table.shape.long(*around))
+            self.take(data)
+        return None
 
     def _seldom(self, kind: str, t: str, data: bytes) -> Iterator[None] | None:
         match kind:
@@ -221,6 +237,7 @@ class Changes:
             if xid not in self._spills:
                 self._spills[xid] = Spill(self._folder)
             self._stream = self._spills[xid]
+            self._events.clear()
         elif kind == "c":
             commit = Commit.parse(t[25:], 6)
             return self._replay(xid, commit)
@@ -249,7 +266,7 @@ class Changes:
     def _enter_transaction(self, begin: Begin) -> None:
         self._begin = begin
         self._ms = begin.at_us // 1_000
-        self._context = object()
+        self._renew()
 
     def _leave_transaction(self, commit: Commit) -> None:
         self.done = len(self.records)
@@ -260,6 +277,8 @@ class Changes:
 
     def _enter(self, table: _Table) -> None:
         """The texts around a table's rows, once for each transaction that changes it."""
+        if table.context is self._context:
+            return
         table.context = self._context
         table.skipped = self._begin.final_lsn < table.since
         source = self._source(table.block, "\0")
@@ -284,8 +303,7 @@ class Changes:
 
     def _change_with_old(self, kind: str, t: str, data: bytes) -> None:
         table = self._tables[t[26:30]]
-        if table.context is not self._context:
-            self._enter(table)
+        self._enter(table)
         if table.skipped:
             return
         shape, around = table.shape, self._around(table, t)
@@ -329,6 +347,7 @@ class Changes:
         )
 
     def _learn(self, t: str) -> None:
+        self._renew()
         described = relation(t[25:])
         there = self._describe(described)
         shape = Shape(described, there.key, there.types)

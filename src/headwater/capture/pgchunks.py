@@ -1,8 +1,7 @@
-"""Chunks: rows of a table that is captured already, read again in chunks by key while the stream goes on.
+"""Chunks of PostgreSQL's tables (``capture/chunks.py`` has what they are).
 
 Nothing is written to the database. Each chunk is read in a transaction of its own; the place in the server's log behind that reading is
-the chunk's high mark. Until the stream has come to it, every key that the stream brings is taken out of the chunk, since the stream is
-newer or says the same; then what is left goes out, between two transactions, with the position of the next chunk.
+the chunk's high mark. What is left when the stream has come to it goes out with the position of the next chunk.
 
 A transaction is in the server's log a moment before others can see it. A chunk that was read in such a moment, while the stream had
 brought the transaction already, would bring back old rows: the numbers of the transactions tell, and it is read again.
@@ -15,7 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headwater.capture import envelope
-from headwater.capture.control import Command, Notice, Range
+from headwater.capture.chunks import CHUNK_ROWS, Chunked, Span, Window, told
+from headwater.capture.control import Notice, Range
 from headwater.capture.envelope import Around
 from headwater.capture.pgcatalog import Catalogue, Published, identifier, string
 from headwater.capture.pgchanges import Changes, sequence, source_block
@@ -25,9 +25,8 @@ from headwater.capture.pgoutput import Shape, parse_lsn
 from headwater.capture.source import Record
 from headwater.errors import CaptureError, one_line
 
-__all__ = ["CHUNK_ROWS", "Chunked", "Chunks", "Rows", "Span", "Visible", "chunked"]
+__all__ = ["Chunks", "Rows", "Visible"]
 
-CHUNK_ROWS = 10_000
 SETTLE_S = 1.0
 """As long the first chunk waits for transactions that were under way when the reading began."""
 AGAIN_S = 0.02
@@ -36,46 +35,22 @@ PAGE_HEADERS = (24, 40)
 BEGIN, COMMIT, RELATION, STREAM_COMMIT = b"BCRc"
 
 
-class Chunked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An incremental snapshot that is not at its end: a part of the capture's position."""
-
-    id: str
-    table: str
-    where: str = ""
-    ranges: tuple[Range, ...] = (Range(),)
-    """What is still to be read."""
-    rows: int = 0
-    begun: bool = False
-
-
-def chunked(command: Command) -> Chunked:
-    """What a command asks for, before its first chunk."""
-    ranges = (Range(),) if command.ranges is None else command.ranges
-    return Chunked(command.id, command.table, command.where, ranges)
-
-
-class Span(NamedTuple):
-    """Rows of a table in the order of their key, as texts of JSON in pieces."""
-
-    rows: dict[bytes, str]
-    last: tuple[str, ...] | None
-    """The key of the last one, as texts of SQL; None when there is none."""
-
-
 class Rows:
     """Reads rows of one table by ranges of its key, as they would be published."""
 
-    def __init__(self, catalogue: Catalogue, table: Published) -> None:
+    def __init__(self, connection: Any, catalogue: Catalogue, table: Published) -> None:
+        self._connection = connection
         relation = table.relation
         there = catalogue.describe(relation)
         self.key = there.key
         self.shape = shape = Shape(relation, there.key, there.types)
+        self.names = shape.names
         self._at = [shape.names.index(name) for name in there.key]
-        self._read = copied(shape.names, shape.kinds, shape.key_columns)
+        self._read = copied(shape.names, shape.kinds, shape.key_columns)("", "")
         only = "" if table.partitioned else "ONLY "
         self._whole = f"{only}{identifier(relation.schema)}.{identifier(relation.name)}"
 
-    def span(self, connection: Any, within: Range, where: str = "", most: int | None = None) -> Span:
+    def span(self, within: Range, where: str = "", most: int | None = None) -> Span:
         """The first rows of a range."""
         keys = ", ".join(map(identifier, self.key))
         conditions = [f"({where})"] if where else []
@@ -86,19 +61,18 @@ class Rows:
         query += f" WHERE {' AND '.join(conditions)}" if conditions else ""
         query += f" ORDER BY {keys}" + ("" if most is None else f" LIMIT {most}")
         rows: dict[bytes, str] = {}
-        line = ""
-        with connection.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT") as copy:
+        data = b""
+        with self._connection.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT") as copy:
             for data in copy:
-                line = str(data, "latin-1")[:-1]
-                row, key = self._read(line)
-                rows[(key or "").encode("latin-1")] = row
-        return Span(rows, self._texts(line) if rows else None)
+                key, row = self._read(data)
+                rows[key or b""] = row.decode("latin-1")
+        return Span(rows, self._texts(str(data, "latin-1")[:-1]) if rows else None)
 
     def _texts(self, line: str) -> tuple[str, ...]:
         fields = line.split("\t")
         return tuple(unescaped(fields[at]).encode("latin-1").decode() for at in self._at)
 
-    def found(self, connection: Any, keys: Iterable[str]) -> set[str]:
+    def found(self, keys: Iterable[str]) -> set[str]:
         """Which of these keys, as records have them, the table has now; one that cannot be looked up counts as there."""
         there = set()
         for key in keys:
@@ -114,7 +88,7 @@ class Rows:
                 continue
             names = ", ".join(map(identifier, self.key))
             query = f"SELECT 1 FROM {self._whole} WHERE ({names}) = ({', '.join(map(string, values))})"  # noqa: S608  quoted
-            if connection.execute(query).fetchone() is not None:
+            if self._connection.execute(query).fetchone() is not None:
                 there.add(key)
         return there
 
@@ -131,17 +105,6 @@ def _piece(encode: Callable[[str], str] | None, text: str) -> str | None:
     except (ValueError, ArithmeticError, IndexError):
         return None
     return made
-
-
-class _Window(NamedTuple):
-    """A chunk that waits for the stream."""
-
-    rows: dict[bytes, str]
-    ghosts: set[bytes]
-    high: int
-    behind: Chunked
-    """The snapshot with this chunk done."""
-    record: Callable[[], Around]
 
 
 class Visible(NamedTuple):
@@ -175,8 +138,9 @@ class Chunks:
         self._connection = connection
         self._catalogue = catalogue
         self._changes = changes
-        self._window: _Window | None = None
+        self._window: Window[int] | None = None
         self._topic = ""
+        self._block: Callable[..., str]
         self._seen: set[int] = set()
         self._again = 0.0
         self._began = time.monotonic()
@@ -221,17 +185,8 @@ class Chunks:
 
     def _drop(self, records: list[Record]) -> None:
         """The stream wins."""
-        window = self._window
-        if window is None:
-            return
-        for topic, key, _, _ in records:
-            if topic == self._topic:
-                if key is None:
-                    window.rows.clear()
-                    window.ghosts.clear()
-                else:
-                    window.rows.pop(key, None)
-                    window.ghosts.discard(key)
+        if self._window is not None:
+            self._window.drop(records)
 
     def step(self) -> None:
         """Reads the next chunk, or hands over the one that the stream has caught up with."""
@@ -259,30 +214,26 @@ class Chunks:
                 return
             schema, _, name = wanted.table.rpartition(".")
             table = self._catalogue.table(schema, name)
-            rows = Rows(self._catalogue, table)
+            rows = Rows(connection, self._catalogue, table)
             if not rows.key:
                 self._end("snapshot failed", "the table has no key to read it by")
                 return
             self._topic = f"{self._name}.{wanted.table}"
-            now, *later = wanted.ranges
+            now = wanted.ranges[0]
             bounded = now.upto is not None or bool(now.ghosts)
             most = None if bounded else CHUNK_ROWS
-            span = Span({}, None) if now.ghosts else rows.span(connection, now, wanted.where, most)
-            ghosts = set(now.ghosts) - rows.found(connection, now.ghosts)
+            span = Span({}, None) if now.ghosts else rows.span(now, wanted.where, most)
+            ghosts = set(now.ghosts) - rows.found(now.ghosts)
         finally:
             connection.execute("COMMIT")
         high = parse_lsn(connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0])
         if high % PAGE_BYTES in PAGE_HEADERS:
             high -= high % PAGE_BYTES  # the header of a page is only written with its first record
         more = not bounded and len(span.rows) == CHUNK_ROWS
-        ranges = (Range(after=span.last), *later) if more else tuple(later)
-        behind = msgspec.structs.replace(wanted, ranges=ranges, rows=wanted.rows + len(span.rows), begun=True)
         if not wanted.begun:
             self._tell("snapshot begun", wanted, wanted.where)
-        block = source_block(self._name, self._database, schema, name, "incremental")
-        self._window = _Window(
-            span.rows, {each.encode() for each in ghosts}, high, behind, lambda: self._around(block, high)
-        )
+        self._block = source_block(self._name, self._database, schema, name, "incremental")
+        self._window = Window(self._topic, span.rows, ghosts, wanted.behind(span, more=more), high)
 
     def _settled(self, snapshot: str) -> bool:
         """Whether a reader who sees this sees every transaction that the stream has brought."""
@@ -293,9 +244,9 @@ class Chunks:
         self._seen = {number for number in self._seen if not visible.sees(number)}
         return not self._seen and not early
 
-    def _around(self, block: Callable[..., str], lsn: int) -> Around:
+    def _around(self, lsn: int) -> Around:
         now_us = time.time_ns() // 1_000
-        source = block(
+        source = self._block(
             ms=now_us // 1_000,
             us=now_us,
             ns=now_us * 1_000,
@@ -305,12 +256,8 @@ class Chunks:
         )
         return Around(self._topic, source, envelope.stamp(), now_us // 1_000)
 
-    def _emit(self, changes: Changes, window: _Window) -> None:
-        around = window.record()
-        for key, row in window.rows.items():
-            changes.records.append(envelope.created(around, key.decode("latin-1"), row, "r"))
-        for key in window.ghosts:
-            changes.records += envelope.deleted(around, key.decode("latin-1"), key.decode("latin-1"))
+    def _emit(self, changes: Changes, window: Window[int]) -> None:
+        changes.records += window.records(self._around(window.high))
         changes.done = len(changes.records)
         self._window = None
         self.pending = (window.behind, *self.pending[1:])
@@ -326,5 +273,4 @@ class Chunks:
             self._seen = set()
 
     def _tell(self, what: str, about: Chunked, text: str) -> None:
-        details = {"id": about.id, "rows": about.rows, "incremental": True}
-        self.notices.append(Notice(what, time.time_ns() // 1_000_000, about.table, text, details))
+        self.notices.append(told(what, about, text))

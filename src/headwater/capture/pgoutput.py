@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 from headwater.capture.envelope import compiled, members, row
 from headwater.capture.pgtypes import Kind, Types
+from headwater.capture.source import Record
 
 __all__ = [
     "SHORT_BYTES",
     "Begin",
     "Column",
     "Commit",
+    "Event",
     "Relation",
     "Shape",
     "lsn_text",
@@ -107,16 +109,18 @@ def relation(message: str) -> Relation:
     return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns))
 
 
-Event = Callable[[str, bytes, str, str, str], tuple[bytes | None, bytes]]
+Event = Callable[[str, bytes], Record]
+Bind = Callable[[str, int, str, str, str], Event]
 Pieces = Callable[[str, bytes, int], tuple[list[str | None], int]]
 
 
 class Shape:
     """How tuples of one table and schema version are read.
 
-    ``short`` and ``long`` make key and value of the record of a whole message with a new tuple alone, which is what most are: from the message as
-    text and as bytes, and the texts before, between and behind the two places of its LSN in the source block. Values that were not
-    sent have the placeholder. In a message of fewer than SHORT_BYTES no value has a length of two bytes. ``pieces`` gives one piece of each column, None for a value that was not sent, and where the tuple ends;
+    ``short`` and ``long`` give a function that makes the record of a whole message with a new tuple alone, which is what most are, from the message
+    as text and as bytes. They are given what the rows of a transaction share: topic and timestamp, and the texts before, between and behind
+    the two places of the LSN in the source block. Values that were not sent have the placeholder. In a message of fewer than SHORT_BYTES no
+    value has a length of two bytes. ``pieces`` gives one piece of each column, None for a value that was not sent, and where the tuple ends;
     it begins behind the number of columns.
     """
 
@@ -127,8 +131,8 @@ class Shape:
         self.key_columns = [names.index(each) for each in key]
         self.row = row(names)
         self.key = row(names, self.key_columns) if key else None
-        self.short: Event = self._compile_event(long=False)
-        self.long: Event = self._compile_event(long=True)
+        self.short: Bind = self._compile_event(long=False)
+        self.long: Bind = self._compile_event(long=True)
         self.pieces: Pieces = self._compile_pieces()
 
     def filled(self, pieces: Sequence[str | None]) -> list[str]:
@@ -137,7 +141,7 @@ class Shape:
             kind.unavailable if each is None else each for each, kind in zip(pieces, self.kinds, strict=True)
         ]
 
-    def _compile_event(self, *, long: bool) -> Event:
+    def _compile_event(self, *, long: bool) -> Bind:
         body = _columns_code(self.kinds, [repr(kind.unavailable) for kind in self.kinds], long=long)
         whole = members(self.names, [f"c{at}" for at in range(len(self.names))])
         key = "None"
@@ -148,10 +152,10 @@ class Shape:
             key = f"f\"{inside}\".encode('latin-1')"
         value = f'{{{{\\"before\\":null,\\"after\\":{whole},\\"source\\":{{h}}{{n}}{{m}}{{n}}{{z}}'
         code = (
-            f"def event(t, b, h, m, z):\n    a = {TUPLE_AT}\n{body}    n, = u64(b, 1)\n"
-            f"    return {key}, f\"{value}\".encode('latin-1')\n"
+            f"def bind(topic, ms, h, m, z):\n  def event(t, b):\n    a = {TUPLE_AT}\n{body}    n = str(u64(b, 1)[0])\n"
+            f"    return new(Record, (topic, {key}, f\"{value}\".encode('latin-1'), ms))\n  return event\n"
         )
-        return compiled("event", code, **self._known())  # type: ignore[no-any-return]
+        return compiled("bind", code, new=tuple.__new__, Record=Record, **self._known())  # type: ignore[no-any-return]
 
     def _compile_pieces(self) -> Pieces:
         body = _columns_code(self.kinds, ["None"] * len(self.kinds), long=True)

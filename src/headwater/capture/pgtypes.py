@@ -7,11 +7,10 @@ not named here is sent as its text. What JSON has no number for (NaN, infinity) 
 import re
 import struct
 from base64 import b64encode
-from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from headwater.capture.envelope import NULL, UNAVAILABLE, UNAVAILABLE_BYTES, quoted
+from headwater.capture.envelope import NULL, UNAVAILABLE, UNAVAILABLE_BYTES, quoted, two_complement
 
 __all__ = ["Decimals", "Encode", "Kind", "Type", "Types"]
 
@@ -95,27 +94,21 @@ def _bytes(text: str) -> str:
     return f'"{b64encode(bytes.fromhex(text[2:])).decode()}"'
 
 
-def _unscaled(number: int) -> str:
-    """The shortest two's complement, as Java writes it."""
-    length = ((number if number >= 0 else ~number).bit_length() >> 3) + 1
-    return f'"{b2a_base64(number.to_bytes(length, "big", signed=True), newline=False).decode()}"'
-
-
 def _numeric(typmod: int) -> Encode:
     scale = None if typmod < 4 else ((typmod - 4 & 0x7FF) ^ 1024) - 1024
-    point = -scale - 1 if scale else 0
+    point, digits = (-scale - 1, -scale) if scale is not None and scale > 0 else (0, 0)
 
     def encode(text: str) -> str:
+        if text[point:digits] == ".":
+            return two_complement(int(text[:point] + text[digits:]))
         if text[-1] > "9":  # NaN, Infinity
             return f'"{text}"'
-        if point and text[point:][:1] == ".":
-            return _unscaled(int(text.replace(".", "")))
         whole, _, fraction = text.partition(".")
         if scale is None:
-            return f'{{"scale":{len(fraction)},"value":{_unscaled(int(whole + fraction))}}}'
+            return f'{{"scale":{len(fraction)},"value":{two_complement(int(whole + fraction))}}}'
         if scale < 0:
-            return _unscaled(int(whole) // 10**-scale)
-        return _unscaled(int(whole + fraction.ljust(scale, "0")))
+            return two_complement(int(whole) // 10**-scale)
+        return two_complement(int(whole + fraction.ljust(scale, "0")))
 
     return encode
 
@@ -126,7 +119,7 @@ def _cents(text: str) -> str:
 
 
 def _money(text: str) -> str:
-    return _unscaled(int(_cents(text).replace(".", "")))
+    return two_complement(int(_cents(text).replace(".", "")))
 
 
 def _bits(text: str) -> str:
@@ -226,9 +219,12 @@ def _time_ms(text: str) -> str:
 
 
 def _zoned(digits: int) -> Encode:
-    empty = f".{'0' * digits}" if digits else ""
+    empty, width = f".{'0' * digits}" if digits else "", digits + 1
 
     def encode(text: str) -> str:
+        if text[10:11] == " " and text[-3] == "+":  # a year of four digits, after Christ
+            fraction = text[19:-3].ljust(width, "0") if text[19] == "." else empty
+            return f'"{text[:10]}T{text[11:19]}{fraction}Z"'
         if text[-1] > "9":
             if text[-1] == "y":
                 return f'"{text}"'
@@ -236,7 +232,7 @@ def _zoned(digits: int) -> Encode:
         day, _, time = text[:-3].partition(" ")  # the zone is +00
         if len(day) > 10 and day[0] != "-":
             day = f"+{day}"
-        fraction = time[8:].ljust(digits + 1, "0") if len(time) > 8 else empty
+        fraction = time[8:].ljust(width, "0") if len(time) > 8 else empty
         return f'"{day}T{time[:8]}{fraction}Z"'
 
     return encode

@@ -11,25 +11,26 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from headwater.capture import envelope
+from headwater.capture.chunks import Chunked, chunked
 from headwater.capture.control import Command, Notice
 from headwater.capture.envelope import Around
 from headwater.capture.pgasked import Guard, NoticingVersions, published_as
 from headwater.capture.pgcatalog import Catalogue, Published, Slot, identifier, string
 from headwater.capture.pgchanges import Changes, sequence, source_block
-from headwater.capture.pgchunks import Chunked, Chunks, chunked
+from headwater.capture.pgchunks import Chunks
 from headwater.capture.pgconnect import Wire, connect, failures, psycopg
 from headwater.capture.pgcopy import copied
 from headwater.capture.pgoutput import Shape, lsn_text, parse_lsn
 from headwater.capture.pgtypes import Decimals
-from headwater.capture.source import Part, Record
+from headwater.capture.source import Part, Progress, Record
 from headwater.errors import Away, CaptureError, one_line
 
-__all__ = ["Place", "PostgresSource", "Progress", "anew", "slot_name"]
+__all__ = ["Place", "PostgresSource", "anew", "slot_name"]
 
 PART_RECORDS = 5_000
 PART_BYTES = 8 << 20
@@ -56,15 +57,6 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tables that cannot go on, and why."""
     again: bool = False
     """Whether the topics have rows from before: a snapshot begins with a truncate then."""
-
-
-class Progress(NamedTuple):
-    """How far a snapshot is."""
-
-    table: str
-    rows: int
-    about: int
-    """How many rows the server believes the table to have."""
 
 
 def slot_name(name: str) -> str:
@@ -167,7 +159,10 @@ class PostgresSource:
                 place, slot = Place(system, "0/0", again=True), None
             else:
                 place = self._check(catalogue, system, slot, known)
-            self._place = place
+            # A table that is not captured any more is forgotten: changes in between would be missing when it comes back.
+            names = {".".join(each) for each in published}
+            kept = {each: lsn for each, lsn in place.tables.items() if each in names}
+            place = self._place = msgspec.structs.replace(place, tables=kept)
             self._confirmed = slot.confirmed if slot else 0
             missing = [each for each in published if ".".join(each) not in place.tables]
             if slot is None or missing:
@@ -293,7 +288,7 @@ class PostgresSource:
         relation = table.relation
         there = catalogue.describe(relation)
         shape = Shape(relation, there.key, there.types)
-        read = copied(shape.names, shape.kinds, shape.key_columns)
+        reader = copied(shape.names, shape.kinds, shape.key_columns)
         name = f"{relation.schema}.{relation.name}"
         topic, now_us = f"{self.name}.{name}", time.time_ns() // 1_000
         block = source_block(self.name, self._database, relation.schema, relation.name, "true")
@@ -305,29 +300,32 @@ class PostgresSource:
             xid="null",
             lsn=point,
         )
+        known = self._versions.knows(name)
         records: list[Record] = self._versions.record(self.name, relation, there.key, point)
-        if self._place.again:
-            records.append(envelope.truncated(Around(topic, source, envelope.stamp(), now_us // 1_000)))
+        if self._place.again or known:
+            around = Around(topic, source, envelope.stamp(), now_us // 1_000)
+            yield Part([*records, envelope.truncated(around)], None, (around,))
+            records = []
         columns = ", ".join(map(identifier, shape.names))
         only = "" if table.partitioned else "ONLY "
         whole = f"{only}{identifier(relation.schema)}.{identifier(relation.name)}"
         wire.command(f"COPY (SELECT {columns} FROM {whole}) TO STDOUT")  # noqa: S608  quoted
         get, new, total, size, at_ms = wire.pg.get_copy_data, tuple.__new__, 0, 0, now_us // 1_000
-        tail = f',"source":{source},"transaction":null,"op":"r",{envelope.stamp()}}}'
+        rest = f',"source":{source},"transaction":null,"op":"r"'
+        read = reader('{"before":null,"after":', f"{rest},{envelope.stamp()}}}")
         self.progress = Progress(name, 0, table.rows)
         while True:
             count, line = get(0)
             if count < 0:
                 break
-            after, key = read(str(line, "latin-1")[:-1])
-            value = f'{{"before":null,"after":{after}{tail}'.encode("latin-1")
-            records.append(new(Record, (topic, None if key is None else key.encode("latin-1"), value, at_ms)))
+            key, value = read(line)
+            records.append(new(Record, (topic, key, value, at_ms)))
             size += count
             if len(records) >= PART_RECORDS or size >= PART_BYTES:
                 size = 0
                 total += len(records)
                 self.progress = Progress(name, total, table.rows)
-                tail = f',"source":{source},"transaction":null,"op":"r",{envelope.stamp()}}}'
+                read = reader('{"before":null,"after":', f"{rest},{envelope.stamp()}}}")
                 yield Part(records, None)
                 records = []
         wire.finish_copy()

@@ -6,9 +6,12 @@ nothing of it.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-__all__ = ["Part", "Record", "Source"]
+if TYPE_CHECKING:
+    from headwater.capture.envelope import Around
+
+__all__ = ["Part", "Progress", "Record", "Source"]
 
 
 class Record(NamedTuple):
@@ -27,6 +30,17 @@ class Part(NamedTuple):
     records: list[Record]
     position: str | None
     """What `Source.read` goes on from; None inside a transaction or a table's snapshot that is not at its end."""
+    emptied: "tuple[Around, ...]" = ()
+    """What stands around the truncates in it with which topics begin anew: rows that are in them and do not come again are to be deleted."""
+
+
+class Progress(NamedTuple):
+    """How far a snapshot is; a source that takes one may have it as ``progress``."""
+
+    table: str
+    rows: int
+    about: int
+    """How many rows the server believes the table to have."""
 
 
 class Source(Protocol):

@@ -66,7 +66,7 @@ class SqliteSource:
             db = self._open()
             if position in {None, ANEW}:
                 install(db, self._tables)
-                for part in self._snapshot(db):
+                for part in self._snapshot(db, again=position == ANEW):
                     position = part.position
                     yield part
             yield from self._stream(db, int(position or 0))
@@ -105,15 +105,17 @@ class SqliteSource:
         connection.text_factory = pieces
         return connection
 
-    def _snapshot(self, db: sqlite3.Connection) -> Iterator[Part]:
-        """All rows, in one read transaction with the number of the last change that they hold."""
+    def _snapshot(self, db: sqlite3.Connection, *, again: bool) -> Iterator[Part]:
+        """All rows, in one read transaction with the number of the last change that they hold; `again` behind a truncate."""
         values = self._values()
         values.execute("BEGIN")
         position = last_number(values)
         for table in self._tables:
             shape = shape_of(db, table)
             writer = _Writer(self.name, shape, "true")
-            yield Part(writer.version(self._versions, position), None)
+            described = writer.version(self._versions, position)
+            emptied = (writer.around(position, time.time_ns() // 1_000_000, stamp()),) if again else ()
+            yield Part([*described, *map(truncated, emptied)], None, emptied)
             columns = ", ".join(name(column) for column, _ in shape.columns)
             cursor = values.execute(f"SELECT {columns} FROM {name(table)}")  # noqa: S608  quoted
             while rows := cursor.fetchmany(ROWS_MAX):

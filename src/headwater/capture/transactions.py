@@ -85,6 +85,21 @@ class Transactions:
                 pass
 
     @property
+    def open(self) -> bool:
+        """Whether a transaction has begun and not come to its end."""
+        return self._gtid is not None
+
+    @property
+    def position(self) -> str:
+        """Behind the last transaction."""
+        return str(self._have)
+
+    @property
+    def file(self) -> str:
+        """The file of the binlog that the last event stands in."""
+        return self._file
+
+    @property
     def full(self) -> bool:
         """Whether it is time for `parts`."""
         return len(self._records) >= PART_RECORDS or self._bytes >= PART_BYTES

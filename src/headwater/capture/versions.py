@@ -44,6 +44,15 @@ class Versions:
         known = msgspec.json.decode(value, type=TableSchema)
         self._newest[known.table] = known
 
+    def knows(self, table: str) -> bool:
+        """Whether a version of it was published."""
+        return table in self._newest
+
+    def key(self, table: str) -> tuple[str, ...]:
+        """The key of the newest version."""
+        known = self._newest.get(table)
+        return () if known is None else known.key
+
     def record(
         self,
         name: str,

@@ -1,0 +1,124 @@
+"""Rows of a MariaDB table by ranges of its key, as they would be published, out of a snapshot (``capture/mariasnapshot.py``)."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from headwater.capture.chunks import Span
+from headwater.capture.control import Range
+from headwater.capture.mariasnapshot import BYTES, Snapshot, quoted_name
+from headwater.errors import CaptureError
+
+__all__ = ["Rows"]
+
+INTEGERS: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
+NUMBERS: Final = INTEGERS | {"decimal"}
+TEXTS: Final = frozenset(
+    {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "uuid", "inet4", "inet6"}
+)
+TIMES: Final = frozenset({"date", "time", "datetime", "timestamp"})
+
+
+class Rows:
+    """Reads rows of one table while its snapshot lasts. CaptureError where its key cannot be put in order by SQL's texts."""
+
+    def __init__(self, snapshot: Snapshot, table: str) -> None:
+        schema, _, name = table.partition(".")
+        self._snapshot = snapshot
+        self._table = found = snapshot.table(schema, name)
+        self.names = [column.name for column in found.columns]
+        kinds = {column.name: column.type.removesuffix(" unsigned") for column in found.columns}
+        self._key = [(quoted_name(each), kinds[each]) for each in found.key]
+        if not found.key:
+            raise CaptureError(f"table {table} has no key to read it by", hint="begin it anew as a whole")
+        for each, kind in self._key:
+            if kind not in NUMBERS | TEXTS | TIMES | BYTES:
+                raise CaptureError(
+                    f"table {table} cannot be read by ranges of its key",
+                    got=f"{each} {kind}",
+                    hint="begin it anew as a whole",
+                )
+
+    def span(self, within: Range, where: str = "", most: int | None = None) -> Span:
+        """The first rows of a range."""
+        last = self._last(within, where, most)
+        if last is None:
+            return Span({}, None)
+        whole = self._where(Range(after=within.after, upto=last), where)
+        rows = {
+            (key or "").encode("latin-1"): row
+            for images in self._snapshot.rows(self._table, f"{whole} ORDER BY {self._order()}")
+            for key, row in images
+        }
+        return Span(rows, last)
+
+    def found(self, keys: Iterable[str]) -> set[str]:
+        """Which of these keys, as records have them, the table has now; one that cannot be looked up counts as there."""
+        there, conditions = set(), []
+        for key in keys:
+            values = list(msgspec.json.decode(key).values())
+            if len(values) == len(self._key) and all(map(_known, self._kinds(), values)):
+                conditions.append(self._equal([str(value) for value in values]))
+            else:
+                there.add(key)
+        if conditions:
+            for images in self._snapshot.rows(self._table, f" WHERE {' OR '.join(conditions)}"):
+                there |= {(key or "").encode("latin-1").decode() for key, _ in images}
+        return there
+
+    def _last(self, within: Range, where: str, most: int | None) -> tuple[str, ...] | None:
+        """The key of the last row that `span` gives."""
+        whole = self._where(within, where)
+        if most is not None:
+            found = self._ask(f"{whole} ORDER BY {self._order()} LIMIT 1 OFFSET {most - 1}")
+            if found is not None:
+                return found
+        return self._ask(f"{whole} ORDER BY {self._order(' DESC')} LIMIT 1")
+
+    def _ask(self, rest: str) -> tuple[str, ...] | None:
+        shown = ", ".join(
+            f"HEX({name})" if kind in BYTES else f"CAST({name} AS CHAR)" for name, kind in self._key
+        )
+        return self._snapshot.one(f"SELECT {shown} FROM {self._table.whole}{rest}")  # noqa: S608  quoted
+
+    def _where(self, within: Range, where: str) -> str:
+        conditions = [f"({where})"] if where else []
+        for sign, last, bound in ((">", ">", within.after), ("<", "<=", within.upto)):
+            if bound is not None:
+                conditions.append(self._beyond(bound, sign, last))
+        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+    def _beyond(self, bound: Sequence[str], sign: str, last: str) -> str:
+        """A comparison of keys, spelled out: the server uses no index for one of rows."""
+        steps = []
+        for at, (name, kind) in enumerate(self._key):
+            compare = last if at == len(self._key) - 1 else sign
+            before = [self._same(place, bound[place]) for place in range(at)]
+            steps.append(" AND ".join([*before, f"{name} {compare} {self._literal(kind, bound[at])}"]))
+        return "(" + " OR ".join(f"({step})" for step in steps) + ")"
+
+    def _equal(self, values: Sequence[str]) -> str:
+        return "(" + " AND ".join(self._same(at, value) for at, value in enumerate(values)) + ")"
+
+    def _same(self, at: int, text: str) -> str:
+        name, kind = self._key[at]
+        return f"{name} = {self._literal(kind, text)}"
+
+    def _literal(self, kind: str, text: str) -> str:
+        if kind in NUMBERS and text.lstrip("-").replace(".", "", 1).isdigit():
+            return text
+        if kind in BYTES:
+            return f"x'{bytes.fromhex(text).hex()}'"
+        return self._snapshot.literal(text)
+
+    def _order(self, way: str = "") -> str:
+        return ", ".join(f"{name}{way}" for name, _ in self._key)
+
+    def _kinds(self) -> list[str]:
+        return [kind for _, kind in self._key]
+
+
+def _known(kind: str, value: Any) -> bool:
+    """Whether a value of JSON is the text of SQL too."""
+    return (kind in INTEGERS and isinstance(value, int)) or (kind in TEXTS and isinstance(value, str))

@@ -1,0 +1,107 @@
+"""The publisher of captures, on both logs: transactions whole and in order, one holder of a name, and a log that goes away for a moment."""
+
+import os
+import uuid
+
+import pytest
+
+from headwater.access import Access
+from headwater.bulk.packing import BATCH_BYTES
+from headwater.capture.publisher import Publisher
+from headwater.capture.source import Record
+from headwater.client import Client
+from headwater.errors import Fenced
+from headwater.partition import murmur2
+from servers import both_logs
+
+pytestmark = both_logs
+MANY = 30_000
+
+
+def new_topic(log: str | Access, partitions: int = 1) -> str:
+    name = f"published-{uuid.uuid4().hex[:10]}"
+    client = Client(log)
+    client.ensure_topics([name], partitions)
+    client.close()
+    return name
+
+
+def committed(log: str | Access, *topics: str) -> list[tuple[str, int, bytes | None, bytes | None]]:
+    client = Client(log)
+    try:
+        return [(m.topic(), m.partition(), m.key(), m.value()) for m in client.read(topics)]
+    finally:
+        client.close()
+
+
+def numbered(topic: str, numbers: range) -> list[Record]:
+    return [Record(topic, b"%d" % number, b"value %d" % number, 0) for number in numbers]
+
+
+def test_records_of_a_transaction_are_read_as_they_were_and_in_order(bootstrap: str):
+    one, other = new_topic(bootstrap), new_topic(bootstrap)
+    pairs = [
+        (b"key", b"value"),
+        (b"", b""),
+        (None, b"without a key"),
+        (b"gone", None),
+        (os.urandom(20_000), os.urandom(20_000)),
+        (b"hardly compressible", os.urandom(BATCH_BYTES - 5_000)),
+        (b"the next one has no room on that pile", os.urandom(10_000)),
+        *((b"%d" % number, b"a row that is like the others %d" % number) for number in range(MANY)),
+    ]
+    made = Publisher(bootstrap, uuid.uuid4().hex)
+    made.claim()
+    for part in (pairs[:9], pairs[9:]):
+        made.begin()
+        made.send([Record(topic, *pair, 0) for pair in part for topic in (one, other)])
+        made.commit()
+    made.close()
+    found = committed(bootstrap, one, other)
+    for topic in (one, other):
+        assert [(key, value) for at, _, key, value in found if at == topic] == pairs
+
+
+def test_a_key_goes_to_the_partition_where_java_clients_put_it(bootstrap: str):
+    topic = new_topic(bootstrap, 3)
+    made = Publisher(bootstrap, uuid.uuid4().hex)
+    made.claim()
+    made.begin()
+    made.send(numbered(topic, range(100)))
+    made.commit()
+    made.close()
+    found = committed(bootstrap, topic)
+    assert len(found) == 100
+    assert all(partition == murmur2(key or b"") % 3 for _, partition, key, _ in found)
+
+
+def test_nobody_reads_what_was_abandoned(bootstrap: str):
+    topic = new_topic(bootstrap)
+    made = Publisher(bootstrap, uuid.uuid4().hex)
+    made.claim()
+    made.begin()
+    made.send(numbered(topic, range(MANY)))
+    made.abandon()
+    made.claim()
+    made.begin()
+    made.send(numbered(topic, range(2)))
+    made.commit()
+    made.close()
+    assert [key for _, _, key, _ in committed(bootstrap, topic)] == [b"0", b"1"]
+
+
+def test_a_successor_ends_what_was_open_and_shuts_its_predecessor_out(bootstrap: str):
+    topic, name = new_topic(bootstrap), uuid.uuid4().hex
+    old, new = Publisher(bootstrap, name), Publisher(bootstrap, name)
+    old.claim()
+    old.begin()
+    old.send(numbered(topic, range(MANY)))
+    new.claim()
+    with pytest.raises(Fenced):
+        old.commit()
+    new.begin()
+    new.send(numbered(topic, range(3)))
+    new.commit()
+    assert len(committed(bootstrap, topic)) == 3
+    for each in (old, new):
+        each.close()
