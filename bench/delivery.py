@@ -1,13 +1,13 @@
-"""make bench-delivery: rows a second from a topic into SQLite and PostgreSQL, exactly once, against the best plain way from Python.
+"""make bench-delivery: rows a second from a topic into each store, exactly once, against the best plain way from Python (``bench/plain.py``).
 
-The plain way reads the same topic with confluent-kafka's ``consume``, decodes, and loads in the same big batches, with no offsets, no claims, no dead letters and no
-deletions: ``executemany``, or COPY into a temporary table and one upsert. Ways take turns; the median of the rounds counts. Then a sink is killed (-9) in the midst of
-a load: how long until its successor has written the next row.
+Both read the same topic in the same big batches, and the clock runs from the end of the first one: joining a group takes half a second, once. The two ways of a store take
+turns; the median of the rounds counts. Then a sink is killed (-9) in the midst of a load: how long until its successor has written on, its start included.
+STORES=postgres,redis chooses some, and keeps no figures; all but SQLite and PostgreSQL get a quarter of ROWS.
 """
 
 import os
+import pickle
 import signal
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -16,52 +16,69 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-import msgspec
-import psycopg
 from confluent_kafka import TopicPartition
 
-from databases import PostgresProcess
+import plain
+from databases import PostgresProcess, RedisProcess
 from headwater.client import Client, consumer, producer
-from headwater.sink import Postgres, Sqlite
-from headwater.sink.loop import BATCH_RECORDS, QUEUE_KB, SESSION_MS, Loop
+from headwater.sink import Delta, OpenSearch, Parquet, Postgres, Redis, Sqlite, Tantivy
+from headwater.sink.loop import SESSION_MS, Loop
+from headwater.sink.membership import BATCH_RECORDS, QUEUE_KB
 from headwater.sink.store import Feed
 from results import Figure, save
-from servers import BrokerProcess
+from servers import BrokerProcess, OpenSearchProcess
 
 ROWS = int(os.environ.get("ROWS", "1000000"))
+FEW = max(ROWS // 4, 5 * BATCH_RECORDS)
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
+ALL = "sqlite,postgres,redis,tantivy,opensearch,delta,parquet"
+STORES = os.environ.get("STORES", ALL).split(",")
 GOAL = 0.7
+RECOVERY_S = 60
 PARTITIONS = 4
+TOPICS = {"orders": ROWS, "few": FEW}
 COLUMNS = {"id": "STRING", "customer": "BIGINT", "country": "STRING", "total": "DOUBLE", "at": "TIMESTAMP"}
 KILLED = """
-import sys
-from headwater.sink import Postgres, Sqlite, loop
-from headwater.sink.store import Feed
-bootstrap, topic, sink, where, columns = sys.argv[1:]
-feed = Feed(sink, topic, ("id",), dict(each.split("=") for each in columns.split(",")))
-target = Postgres(where, table=sink) if where.startswith("postgresql") else Sqlite(where, sink)
-loop.Loop(bootstrap, sink, topic, target, lambda: feed).run()
+import pickle, sys, threading, time
+from headwater.sink.loop import Loop
+target, feed = pickle.loads(bytes.fromhex(sys.argv[2]))
+loop = Loop(sys.argv[1], feed.sink, feed.topic, target, lambda: feed)
+thread = threading.Thread(target=loop.run, daemon=True)
+thread.start()
+while not loop.counters.applied and thread.is_alive():
+    time.sleep(0.005)
+print(loop.counters.applied, flush=True)
+thread.join()
 """
 
 
-class Row(msgspec.Struct):
-    id: str
-    customer: int
-    country: str
-    total: float
-    at: str
+@dataclass(frozen=True)
+class Load:
+    """A store beside the plain way to load it; both are given a name that nothing there has yet."""
+
+    title: str
+    peer: str
+    topic: str
+    plain: Callable[[plain.Batches, str], None]
+    target: Callable[[str], Any]
+
+    @property
+    def rows(self) -> int:
+        return TOPICS[self.topic]
 
 
-def fill(bootstrap: str, topic: str) -> None:
+def fill(bootstrap: str, topic: str, rows: int) -> None:
     Client(bootstrap).ensure_topics([topic], PARTITIONS, {"cleanup.policy": "compact"})
     out = producer(bootstrap, **{"queue.buffering.max.messages": 1_000_000})
-    for n in range(ROWS):
-        key = n * 7919 % max(ROWS // 2, 1)  # each key twice, far apart
+    for n in range(rows):
+        key = n * 7919 % max(rows // 2, 1)  # each key twice, far apart
         value = b'{"id":"order-%d","customer":%d,"country":"DE","total":%d.25,"at":"2026-01-05T09:00:%02d.000001Z","_revision":1}'
         out.produce(topic, value % (key, n % 9973, n % 500, n % 60), b"order-%d" % key)
         if n % 10_000 == 0:
@@ -70,7 +87,7 @@ def fill(bootstrap: str, topic: str) -> None:
         raise RuntimeError("records were not acknowledged")
 
 
-def batches(bootstrap: str, topic: str, upto: int) -> Iterator[list[Any]]:
+def batches(bootstrap: str, topic: str) -> Iterator[list[Any]]:
     """The topic from its start, in batches as big as the loop's."""
     settings: dict[str, Any] = {
         "queued.max.messages.kbytes": QUEUE_KB,
@@ -79,7 +96,7 @@ def batches(bootstrap: str, topic: str, upto: int) -> Iterator[list[Any]]:
     reader = consumer(bootstrap, **settings)
     reader.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
     seen = 0
-    while seen < upto:
+    while seen < TOPICS[topic]:
         found = [m for m in reader.consume(BATCH_RECORDS, 0.2) if m.error() is None]
         seen += len(found)
         if found:
@@ -87,76 +104,75 @@ def batches(bootstrap: str, topic: str, upto: int) -> Iterator[list[Any]]:
     reader.close()
 
 
-def plain_sqlite(bootstrap: str, topic: str, folder: Path) -> None:
-    connection = sqlite3.connect(folder / f"{uuid.uuid4().hex}.db", isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(
-        "CREATE TABLE t (id TEXT UNIQUE, customer BIGINT, country TEXT, total DOUBLE, at TEXT)"
-    )
-    decode, values = msgspec.json.Decoder(Row).decode, msgspec.structs.astuple
-    upsert = (
-        "INSERT INTO t VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET customer = excluded.customer, "
-        "country = excluded.country, total = excluded.total, at = excluded.at"
-    )
-    for found in batches(bootstrap, topic, ROWS):
-        connection.execute("BEGIN")
-        connection.executemany(upsert, [values(decode(message.value())) for message in found])
-        connection.execute("COMMIT")
-    connection.close()
+def plain_rate(bootstrap: str, load: Load) -> float:
+    """Rows a second of the plain way."""
+    begun, before = 0.0, 0
+
+    def timed() -> Iterator[list[Any]]:
+        nonlocal begun, before
+        for found in batches(bootstrap, load.topic):
+            yield found
+            if not before:
+                begun, before = time.monotonic(), len(found)
+
+    load.plain(timed(), fresh())
+    return (load.rows - before) / (time.monotonic() - begun)
 
 
-def plain_postgres(bootstrap: str, topic: str, url: str) -> None:
-    decode, values = msgspec.json.Decoder(Row).decode, msgspec.structs.astuple
-    table = f"plain_{uuid.uuid4().hex[:8]}"
-    kinds = "id text{}, customer bigint, country text, total double precision, at timestamptz"
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE TABLE {table} ({kinds.format(' UNIQUE')})")
-        connection.execute(f"CREATE TEMPORARY TABLE stage ({kinds.format('')}) ON COMMIT DELETE ROWS")
-        for found in batches(bootstrap, topic, ROWS):
-            newest = {message.key(): message for message in found}
-            with connection.transaction(), connection.cursor() as cursor:
-                with cursor.copy("COPY stage FROM STDIN") as copy:
-                    for message in newest.values():
-                        copy.write_row(values(decode(message.value())))
-                cursor.execute(
-                    f"INSERT INTO {table} SELECT * FROM stage ON CONFLICT (id) DO UPDATE SET customer = excluded.customer, "
-                    "country = excluded.country, total = excluded.total, at = excluded.at"
-                )
-
-
-def ours(bootstrap: str, topic: str, target: Any) -> None:
-    name = f"s{uuid.uuid4().hex[:8]}"
-    target.table = name
-    loop = Loop(bootstrap, name, topic, target, lambda: Feed(name, topic, ("id",), COLUMNS))
+def our_rate(bootstrap: str, load: Load) -> float:
+    """Rows a second of the sink."""
+    name = fresh()
+    feed = Feed(name, load.topic, ("id",), COLUMNS)
+    loop = Loop(bootstrap, name, load.topic, load.target(name), lambda: feed)
     thread = threading.Thread(target=loop.run)
     thread.start()
-    while loop.counters.applied < ROWS:
-        time.sleep(0.01)
+
+    def reaches(rows: int) -> tuple[float, int]:
+        while loop.counters.applied < rows:
+            if not thread.is_alive():
+                raise RuntimeError("the sink has ended before its topic")
+            time.sleep(0.005)
+        return time.monotonic(), loop.counters.applied
+
+    begun, before = reaches(1)
+    ended, _ = reaches(load.rows)
     loop.stop()
     thread.join()
+    return (load.rows - before) / (ended - begun)
 
 
-def recovery(bootstrap: str, topic: str, where: str, position: Callable[[str], int]) -> float:
-    """Seconds from kill -9 in the midst of the load until a successor has written on, its start included."""
-    sink = f"k{uuid.uuid4().hex[:8]}"
-    columns = ",".join(f"{name}={kind}" for name, kind in COLUMNS.items())
-    command = [sys.executable, "-c", KILLED, bootstrap, topic, sink, where, columns]
-    first = subprocess.Popen(command)
-    while not position(sink):
-        time.sleep(0.01)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    begun, before = time.monotonic(), position(sink)
-    if before >= ROWS:
-        raise RuntimeError("the sink was done before it could be killed; give more ROWS")
-    second = subprocess.Popen(command)
-    while position(sink) == before:
-        time.sleep(0.01)
-    took = time.monotonic() - begun
-    second.kill()
-    second.wait()
-    return took
+def rates(bootstrap: str, load: Load) -> tuple[float, float]:
+    """Rows a second of ours and of the plain way, the medians of the rounds."""
+    found = [(our_rate(bootstrap, load), plain_rate(bootstrap, load)) for _ in range(ROUNDS)]
+    mine, theirs = (statistics.median(each) for each in zip(*found, strict=True))
+    return mine, theirs
+
+
+def recovery(bootstrap: str, load: Load) -> float:
+    """Seconds from kill -9 in the midst of the load until a successor has written on."""
+    name = fresh()
+    given = pickle.dumps((load.target(name), Feed(name, load.topic, ("id",), COLUMNS))).hex()
+    command = [sys.executable, "-c", KILLED, bootstrap, given]
+    until_applied(command)
+    return seconds(lambda: until_applied(command))
+
+
+def until_applied(command: list[str]) -> None:
+    """Starts a sink and kills it once it has applied something."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        limit = threading.Timer(RECOVERY_S, process.kill)
+        limit.start()
+        said = process.stdout.readline() if process.stdout else b""
+        process.send_signal(signal.SIGKILL)
+        limit.cancel()
+    if not said.strip(b"0\n"):
+        raise RuntimeError(
+            f"a sink has applied nothing in {RECOVERY_S} s: {said!r}; has it all? then give more ROWS"
+        )
+
+
+def fresh() -> str:
+    return f"s{uuid.uuid4().hex[:8]}"
 
 
 def seconds(act: Callable[[], None]) -> float:
@@ -165,98 +181,100 @@ def seconds(act: Callable[[], None]) -> float:
     return time.monotonic() - begun
 
 
-def turns(ways: dict[str, Callable[[], None]]) -> dict[str, float]:
-    """Rows a second of each way, the median of the rounds."""
-    took: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(ROUNDS):
-        for name, act in ways.items():
-            took[name].append(seconds(act))
-    return {name: ROWS / statistics.median(each) for name, each in took.items()}
+def loads(folder: Path, servers: ExitStack) -> Iterator[Load]:
+    """The stores that were asked for; a server runs until the next one is."""
 
+    def running(server: Any) -> str:
+        server.start()
+        servers.callback(server.end)
+        return str(server.url)
 
-def sqlite_position(path: Path, sink: str) -> int:
-    try:
-        connection = sqlite3.connect(path)
-        query = "SELECT coalesce(sum(next_offset), 0) FROM headwater_position WHERE sink = ?"
-        return int(connection.execute(query, (sink,)).fetchone()[0])
-    except sqlite3.OperationalError:
-        return 0
-    finally:
-        connection.close()
-
-
-def postgres_position(url: str, sink: str) -> int:
-    with psycopg.connect(url) as connection:
-        try:
-            query = "SELECT coalesce(sum(next_offset), 0) FROM headwater_position WHERE sink = %s"
-            return int(connection.execute(query, (sink,)).fetchone()[0])
-        except psycopg.errors.UndefinedTable:
-            return 0
+    if "sqlite" in STORES:
+        yield Load(
+            "SQLite",
+            "executemany",
+            "orders",
+            lambda found, name: plain.sqlite(found, folder / f"{name}.db"),
+            lambda name: Sqlite(folder / f"{name}.db", name),
+        )
+    if "postgres" in STORES:
+        postgres = running(PostgresProcess())
+        yield Load(
+            "PostgreSQL",
+            "COPY, upsert",
+            "orders",
+            lambda found, name: plain.postgres(found, postgres, name),
+            lambda name: Postgres(postgres, name),
+        )
+    if "redis" in STORES:
+        redis = running(RedisProcess(folder / "redis"))
+        yield Load(
+            "Redis",
+            "MSET",
+            "few",
+            lambda found, name: plain.redis_mset(found, redis, f"{name}:"),
+            lambda name: Redis(redis, prefix=f"{name}:"),
+        )
+    if "tantivy" in STORES:
+        yield Load(
+            "tantivy",
+            "index writer",
+            "few",
+            lambda found, name: plain.tantivy_writer(found, folder / name),
+            lambda name: Tantivy(folder / name),
+        )
+    if "opensearch" in STORES:
+        search = running(OpenSearchProcess(folder / "opensearch"))
+        yield Load(
+            "OpenSearch",
+            "bulk API",
+            "few",
+            lambda found, name: plain.opensearch_bulk(found, search, name),
+            lambda name: OpenSearch(search, index=name, settings=plain.SHARDS),
+        )
+    if "delta" in STORES:
+        yield Load(
+            "Delta",
+            "merge",
+            "few",
+            lambda found, name: plain.delta_merge(found, folder / name),
+            lambda name: Delta(folder / name),
+        )
+    if "parquet" in STORES:
+        yield Load(
+            "Parquet",
+            "write_table",
+            "few",
+            lambda found, name: plain.parquet_files(found, folder / name),
+            lambda name: Parquet(folder / name),
+        )
 
 
 def main() -> None:
-    database = PostgresProcess()
-    with tempfile.TemporaryDirectory() as temporary:
+    figures, back = [], []
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as servers:
         folder = Path(temporary)
         broker = BrokerProcess(folder / "log")
         broker.start()
-        database.start()
-        try:
-            log, topic = broker.bootstrap, "orders"
-            fill(log, topic)
-            rates = turns(
-                {
-                    "plain sqlite": lambda: plain_sqlite(log, topic, folder),
-                    "sqlite": lambda: ours(log, topic, Sqlite(folder / f"{uuid.uuid4().hex}.db")),
-                    "plain postgres": lambda: plain_postgres(log, topic, database.url),
-                    "postgres": lambda: ours(log, topic, Postgres(database.url)),
-                }
+        servers.callback(broker.end)
+        log = broker.bootstrap
+        for topic, rows in TOPICS.items():
+            fill(log, topic, rows)
+        for load in loads(folder, servers):
+            mine, peer = rates(log, load)
+            print(f"{load.title}: {mine:,.0f} of {peer:,.0f} rows/s", file=sys.stderr)
+            figures.append(
+                Figure(f"rows from a topic into {load.title}", mine, peer, load.peer, "rows/s", GOAL)
             )
-            path = folder / "killed.db"
-            back = {
-                "SQLite": recovery(log, topic, str(path), lambda sink: sqlite_position(path, sink)),
-                "PostgreSQL": recovery(
-                    log, topic, database.url, lambda sink: postgres_position(database.url, sink)
-                ),
-            }
-        finally:
-            broker.end(signal.SIGTERM)
-            database.end()
-    figures = [
-        Figure(
-            "rows from a topic into SQLite",
-            rates["sqlite"],
-            rates["plain sqlite"],
-            "executemany",
-            "rows/s",
-            GOAL,
-        ),
-        Figure(
-            "rows from a topic into PostgreSQL",
-            rates["postgres"],
-            rates["plain postgres"],
-            "COPY, upsert",
-            "rows/s",
-            GOAL,
-        ),
-        *(
-            Figure(
-                f"next row in {name} after kill -9",
-                took,
-                SESSION_MS / 1000,
-                "session time-out",
-                "s",
-                None,
-                higher_is_better=False,
-            )
-            for name, took in back.items()
-        ),
-    ]
-    if os.environ.get("DRY"):
-        for figure in figures:
+            took = recovery(log, load)
+            limit = SESSION_MS / 1000
+            what = f"next row in {load.title} after kill -9"
+            back.append(Figure(what, took, limit, "session time-out", "s", None, higher_is_better=False))
+    if os.environ.get("DRY") or set(STORES) != set(ALL.split(",")):
+        for figure in [*figures, *back]:
             print(figure)
     else:
-        save("delivery", figures)
+        save("delivery", [*figures, *back])
 
 
 if __name__ == "__main__":

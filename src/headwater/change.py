@@ -5,7 +5,7 @@ import msgspec
 __all__ = ["Change"]
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """The new value of one key, or its deletion, and where in the log it stands."""
 
     key: str

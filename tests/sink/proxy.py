@@ -17,7 +17,7 @@ class Proxy:
         self._open: set[socket.socket] = set()
 
     def join(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener = self._listen()
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def cut(self) -> None:
@@ -28,6 +28,9 @@ class Proxy:
         for end in list(self._open):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _listen(self) -> socket.socket:
+        return socket.create_server(("127.0.0.1", self.port))
 
     def _accept(self, listener: socket.socket) -> None:
         while True:

@@ -1,5 +1,6 @@
 """Sinks in processes of their own, that tests kill and suspend; and what a sink must have done, from the log itself."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,27 +9,93 @@ from collections import Counter
 from pathlib import Path
 
 from headwater.client import Client
+from servers import answers, free_port, wait_until
 
 PROGRAM = """
-import logging, signal, sys
-from headwater.sink import Postgres, Sqlite, loop
+import json, logging, os, signal, sys, threading
+from headwater.sink import Postgres, Redis, Sqlite, Webhook, loop, membership, schedule
 from headwater.sink.store import Feed
 logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-loop.BATCH_RECORDS = 200
-bootstrap, topic, where, append = sys.argv[1:]
-target = Postgres(where) if where.startswith("postgresql") else Sqlite(where)
-feed = Feed(topic + ".out", topic, ("id",), {"id": "STRING", "n": "BIGINT"}, append=append == "append")
-running = loop.Loop(bootstrap, feed.sink, topic, target, lambda: feed, session_ms=1500)
-signal.signal(signal.SIGTERM, lambda *_: running.stop())
-running.run()
+logging.getLogger("httpx").setLevel(logging.WARNING)
+membership.BATCH_RECORDS = 200
+schedule.PAUSES_S = (0, *[0.5] * 60)
+KINDS = {"postgresql": Postgres, "redis": Redis, "http": lambda url: Webhook(url, start="beginning")}
+stopping, ended = threading.Event(), []
+
+def made(name, topic, where):
+    feed = Feed(name, topic, ("id",), {"id": "STRING", "n": "BIGINT"})
+    target = KINDS.get(where.partition(":")[0], Sqlite)(where)
+    return loop.Loop(sys.argv[1], name, topic, target, lambda: feed, session_ms=1500)
+
+def run(each):
+    try:
+        each.run()
+    except BaseException:
+        logging.exception("a sink has ended")
+        ended.append(each)
+    stopping.set()
+
+loops = [made(*each) for each in json.loads(sys.argv[2])]
+threads = [threading.Thread(target=run, args=(each,)) for each in loops]
+signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+for thread in threads:
+    thread.start()
+stopping.wait()
+for each in loops:
+    each.stop()
+for thread in threads:
+    thread.join()
+sys.exit(len(ended))
+"""
+RECEIVER = """
+import os, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+told = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        os.write(told, (self.headers["webhook-id"] + chr(10)).encode())
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-class SinkProcess:
-    """One process that runs a sink; members of one group share its partitions."""
+class ReceiverProcess:
+    """Takes calls of webhooks, and has the id of each in a file before it answers; it can be killed and started again on the same port."""
 
-    def __init__(self, bootstrap: str, topic: str, where: str, folder: Path, *, append: bool = False) -> None:
-        self._arguments = [bootstrap, topic, where, "append" if append else "keyed"]
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/hook"
+        self._told = folder / "told"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-c", RECEIVER, str(self.port), str(self._told)]
+        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        wait_until(lambda: answers(self.port), 20, "the receiver's port")
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(20)
+
+    def ids(self) -> list[str]:
+        return self._told.read_text().split()
+
+
+class SinkProcess:
+    """One process that runs sinks, each a name, a topic and where it goes; members of one group share its partitions."""
+
+    def __init__(self, bootstrap: str, folder: Path, *sinks: tuple[str, str, str]) -> None:
+        self._arguments = [bootstrap, json.dumps(sinks)]
         self.log = folder / "sink.log"
         self._process: subprocess.Popen[bytes] | None = None
 

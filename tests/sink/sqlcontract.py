@@ -85,6 +85,13 @@ class SqlContract(Contract):
         with pytest.raises(UsageError, match="column 'n' has another type"):
             place.target.open(of(n="STRING"))
 
+    @pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb"])
+    def test_a_column_with_a_name_that_no_table_can_have_is_refused_before_anything_starts(
+        self, place: SqlPlace, name: str
+    ):
+        with pytest.raises(UsageError, match="name that no table can have"):
+            place.target.check(Feed("s", "t", ("id",), {"id": "STRING", name: "INT"}))
+
     def test_a_store_knows_its_topic_and_when_it_was_complete(self, place: SqlPlace):
         store = place.target.open(feed())
         assert isinstance(store, Dated)

@@ -48,7 +48,7 @@ def totals(told):
 def test_a_new_sink_tells_what_comes_and_not_what_was_there(log, topic, told):
     feed = effect_feed(log.log, topic=topic)
     with running(log, feed, Call(told.append)) as loop:
-        wait_until(lambda: len(loop._next) == 2, 20, "the claims")
+        wait_until(lambda: len(loop.positions) == 2, 20, "the claims")
         log.put(topic, {"a": {"id": "a", "total": 1}, "z": {"id": "z", "total": 2}}, partition=0)
         wait_until(lambda: len(told) == 2, 20, "what is new")
     with running(log, feed, Call(told.append, start="beginning")) as loop:

@@ -227,6 +227,50 @@ def test_a_restart_hours_later_goes_on_with_the_attempts_that_were_left(opened, 
     assert told.totals() == [1, 2]
 
 
+@pytest.mark.parametrize("jump_s", [-366 * 86_400, -3_600, 3_600, 366 * 86_400])
+def test_a_clock_that_is_set_neither_hurries_nor_delays_a_retry_nor_disables_anybody(
+    opened, told, clock, jump_s
+):
+    def fail(effect):
+        raise RuntimeError
+
+    told.fail = fail
+    store = opened()
+    store.apply(batch(change("a", 1, 0)))
+    failed(store, a=1)
+    clock.jump(jump_s)
+    store.apply(batch(change("b", 2, 1)))
+    failed(store, b=1)
+    assert told.attempts == 2  # the other has not been tried again
+    assert not store.disabled
+    told.fail = lambda _: None
+    clock.advance(6)
+    idle(store)
+
+    assert sorted(told.totals()) == [1, 2]
+
+
+def test_a_retry_that_was_put_off_by_a_wrong_clock_waits_no_longer_than_a_day_after_a_restart(
+    opened, told, clock
+):
+    def fail(effect):
+        raise RuntimeError
+
+    told.fail = fail
+    clock.jump(366 * 86_400)
+    store = opened()
+    store.apply(batch(change("a", 1, 0)))
+    failed(store, a=1)
+    store.close()
+    clock.jump(-366 * 86_400)
+    told.fail = lambda _: None
+    again = opened()
+    clock.advance(86_400 + 1)
+    idle(again)
+
+    assert told.totals() == [1]
+
+
 def test_a_full_partition_makes_the_loop_wait_and_goes_on_when_there_is_room(opened, told, clock, bootstrap):
     feed, broken = effect_feed(bootstrap), threading.Event()
 

@@ -11,7 +11,7 @@ import pytest
 from headwater.client import Client
 from headwater.errors import Away, UsageError
 from headwater.graph import SINK_GROUP
-from headwater.sink import Sqlite, loop
+from headwater.sink import Sqlite, membership
 from headwater.sink.call import Caller
 from headwater.sink.loop import Loop
 from headwater.sink.outbox import Outbox
@@ -19,6 +19,7 @@ from headwater.sink.pause import Pauses
 from headwater.sink.store import Feed
 from headwater.testing import SettableClock
 from servers import both_logs, wait_until
+from sink.running import Running
 from viewlog import ViewLog
 
 COLUMNS = {"id": "STRING", "n": "BIGINT"}
@@ -26,27 +27,6 @@ COLUMNS = {"id": "STRING", "n": "BIGINT"}
 
 def feed(topic: str, **more) -> Feed:
     return Feed(f"{topic}.out", topic, ("id",), COLUMNS, **more)
-
-
-class Running:
-    """A loop in a thread, and what ended it."""
-
-    def __init__(self, made: Loop) -> None:
-        self.loop = made
-        self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.loop.run()
-        except Exception as error:  # noqa: BLE001  looked at by the test
-            self.error = error
-
-    def stop(self) -> None:
-        self.loop.stop()
-        self._thread.join(20)
-        assert not self._thread.is_alive()
 
 
 @pytest.fixture
@@ -121,7 +101,7 @@ def _committed(log: ViewLog, topic: str) -> dict:
 def test_two_loops_share_the_partitions_and_one_takes_over(log, start, rows):
     topic = log.create(partitions=4)
     one, two = start(topic), start(topic)
-    wait_until(lambda: len(one.loop._next) == len(two.loop._next) == 2, 30, "two partitions each")
+    wait_until(lambda: len(one.loop.positions) == len(two.loop.positions) == 2, 30, "two partitions each")
     put(log, topic, {f"k{n}": n for n in range(400)})
     wait_until(lambda: len(rows(topic)) == 400, 20, "all rows")
     assert one.loop.counters.applied + two.loop.counters.applied == 400
@@ -130,7 +110,7 @@ def test_two_loops_share_the_partitions_and_one_takes_over(log, start, rows):
     put(log, topic, {f"k{n}": n + 1 for n in range(400)})
 
     wait_until(lambda: rows(topic) == {f"k{n}": n + 1 for n in range(400)}, 30, "all from one")
-    assert len(two.loop._next) == 4
+    assert len(two.loop.positions) == 4
 
 
 def test_poison_goes_to_the_dead_letters_and_the_rest_goes_on(log, start, rows):
@@ -230,7 +210,7 @@ def test_a_paused_sink_rests_until_it_is_resumed(log, start, rows, tmp_path):
     put(log, topic, {"a": 1})
     wait_until(lambda: rows(topic) == {"a": 1}, 20, "the row")
     pauses.pause(f"{topic}.out")
-    wait_until(lambda: running.loop._resting, 10, "the rest")
+    wait_until(lambda: running.loop.resting, 10, "the rest")
     put(log, topic, {"b": 2})
     time.sleep(1)  # nothing may come
     assert rows(topic) == {"a": 1}
@@ -286,10 +266,10 @@ def test_a_store_that_is_away_is_waited_for_and_nothing_is_doubled(log, start, t
     target = Flaky(Sqlite(tmp_path / "out.db"), faults)
     put(log, topic, {f"k{n}": n for n in range(50)})
     running = start(topic, target, of=feed(topic, append=True))
-    wait_until(lambda: running.loop._next.get(0) == 50, 30, "all records")
+    wait_until(lambda: running.loop.positions.get(0) == 50, 30, "all records")
 
     put(log, topic, {f"k{n}": n for n in range(50)})
-    wait_until(lambda: running.loop._next.get(0) == 100, 30, "all records")
+    wait_until(lambda: running.loop.positions.get(0) == 100, 30, "all records")
 
     assert not faults
     connection = sqlite3.connect(tmp_path / "out.db")
@@ -310,7 +290,7 @@ def test_an_idle_loop_costs_next_to_nothing(log, start, rows):
     time.sleep(2)
 
     assert time.process_time() - before < 0.2
-    assert loop.IDLE_S <= 0.5
+    assert membership.IDLE_S <= 0.5
     assert json.dumps(rows(topic)) == '{"a": 1}'
 
 
@@ -397,7 +377,7 @@ def test_a_receiver_that_was_slow_is_told_all_of_it_in_order_when_it_is_not(log,
     running = start(topic, Narrow(tell))
     for n in range(20):
         put(log, topic, {"a": n})
-    wait_until(lambda: running.loop._next.get(0, 0) >= 10, 20, "as many as there is room for")
+    wait_until(lambda: running.loop.positions.get(0, 0) >= 10, 20, "as many as there is room for")
     for n in range(20, 40):
         put(log, topic, {"a": n})
     wait_until(lambda: "no room" in caplog.text, 20, "the word that it waits")

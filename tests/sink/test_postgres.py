@@ -1,5 +1,6 @@
 """PostgreSQL as the store of a sink."""
 
+import json
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -74,6 +75,83 @@ def test_every_kind_of_value_is_kept(place):
         2**62, 1.5, value["s"], True, datetime(2026, 1, 31, 10, 0, 0, 1, UTC), date(2026, 1, 31),
         Decimal(value["n"]), b"\x00\x01\xff", value["j"], value["A b"],
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("many", [3, 2500])
+def test_text_is_kept_whatever_is_in_it(place, many):
+    texts = [
+        "",
+        "null",
+        "\\N",
+        "\\.",
+        'a "b", c',
+        "],\n[",
+        "a\n\\.\nb",
+        "\\",
+        "\\\\n",
+        "\b\f\r\t\x01\x1f\x7f",
+        "é \u2028 \U0001f600",
+        "{}",
+    ]
+    of = Feed("s", "t", ("i",), {"i": "BIGINT", "s": "STRING", "j": "ARRAY<STRING>"})
+    store = place.target.open(of)
+    store.claim([0])
+    wanted = [
+        (n, texts[n % len(texts)], [texts[n % len(texts)], None]) for n in range(many * len(texts) // 3)
+    ]
+    spaced = [
+        Change(str(n), json.dumps({"i": n, "s": s, "j": j}, indent="\t"), 0, n, 0) for n, s, j in wanted
+    ]
+
+    store.apply(batch(*spaced))
+
+    assert place.query("SELECT i, s, j FROM t ORDER BY i") == wanted
+    store.close()
+
+
+def test_values_of_another_type_are_cast_as_postgresql_does_it_beside_rows_that_fit(place):
+    """A number as text, a decimal as a number, an object in a column of text: what PostgreSQL can make of them, it does."""
+    kinds = {"100% i": "BIGINT", "d": "DOUBLE", "s": "STRING", "n": "DECIMAL(10,2)", "b": "BOOLEAN"}
+    of = Feed("s", "t", ("100% i",), kinds)
+    store = place.target.open(of)
+    store.claim([0])
+    odd = [
+        {"100% i": "7"},
+        {"100% i": 2, "d": "NaN"},
+        {"100% i": 3, "s": {"a": 1}},
+        {"100% i": 4, "n": 1.005, "b": "yes"},
+    ]
+    many = [{"100% i": n, "s": "x"} for n in range(10, 20)]
+
+    store.apply(batch(*(row(each, n, str(each["100% i"])) for n, each in enumerate(odd + many))))
+    store.apply(batch(Change("7", None, 0, 50, 0), Change("11", None, 0, 51, 0)))
+
+    found = place.query('SELECT "100% i", d::text, s, n::text, b FROM t ORDER BY 1')
+    assert found[:3] == [
+        (2, "NaN", None, None, None),
+        (3, None, '{"a": 1}', None, None),
+        (4, None, None, "1.01", True),
+    ]
+    assert [each[0] for each in found[3:]] == [10, *range(12, 20)]
+    store.close()
+
+
+def test_rows_with_another_type_in_append_feeds_and_in_histories_keep_their_place(postgres):
+    kinds = {"id": "STRING", "n": "BIGINT"}
+    append = PostgresPlace(postgres.url)
+    store = append.target.open(Feed("s", "t", ("id",), kinds, append=True))
+    store.claim([0])
+    store.apply(batch(row({"id": "a", "n": "1"}, 4), row({"id": "a", "n": 2}, 5)))
+    store.close()
+    assert append.query("SELECT * FROM t ORDER BY _offset") == [(0, 4, "a", 1), (0, 5, "a", 2)]
+
+    history = PostgresPlace(postgres.url, history=True)
+    store = history.target.open(Feed("s", "t", ("id",), kinds))
+    store.claim([0])
+    store.apply(batch(row({"id": "a", "n": "1"}, 4, "a"), row({"id": "a", "n": 2}, 5, "a")))
+    store.close()
+    found = history.query("SELECT n, valid_from < valid_to, valid_to IS NULL FROM t ORDER BY n")
+    assert found == [(1, True, False), (2, None, True)]
 
 
 @pytest.mark.parametrize("bad", [{"i": "x"}, {"i": 2**63}, {"i": 1.5}, {"i": 9, "s": "\u0000"}])

@@ -12,7 +12,7 @@ from databases import RedisProcess
 from headwater.errors import Away, UsageError
 from headwater.sink import Redis
 from headwater.sink.store import Feed, Poison
-from sink.contract import COLUMNS, Contract, batch, change, feed
+from sink.contract import COLUMNS, Contract, batch, change, feed, version
 from sink.killed import Killed, Story, run
 from sink.killed import feed as killed_feed
 
@@ -216,3 +216,23 @@ def test_a_server_that_is_away_is_said_without_its_password():
     with pytest.raises(Away, match=r"redis://127\.0\.0\.1:1/0 does not answer") as caught:
         target.open(feed())
     assert secret not in str(caught.value) + repr(target)
+
+
+def test_rows_with_and_without_versions_and_deletions_are_one_batch_of_any_size(place):
+    store = place.target.open(feed())
+    store.claim([0])
+    many = [change(f"k{n}", n, n) for n in range(2_500)]
+    store.apply(batch(*many, version("v", 9, 2_500), change("k7", None, 2_501)))
+    assert {key: row["total"] for key, row in place.rows(feed()).items()} == {
+        **{f"k{n}": n for n in range(2_500) if n != 7},
+        "v": 9,
+    }
+
+    store.apply(batch(*many[:3], version("v", 8, 2_502)))
+    assert place.rows(feed())["v"]["total"] == 9
+    store.apply(
+        batch(change("v", 1, 2_503))
+    )  # one without a version takes its place, and the version is forgotten
+    store.apply(batch(version("v", 5, 2_504)))
+    assert place.rows(feed())["v"]["total"] == 5
+    store.close()

@@ -16,16 +16,16 @@ RECORDS = 40
 class Losing(Loop):
     """Drops one record that it was given."""
 
-    def _take(self):
-        return [each for each in super()._take() if each.error() or each.offset() != 7]
+    def _handle(self, messages):
+        return super()._handle([each for each in messages if each.error() or each.offset() != 7])
 
 
 class Doubling(Loop):
     """Takes one record for two."""
 
-    def _take(self):
-        taken = super()._take()
-        return taken + [each for each in taken if not each.error() and each.offset() == 7]
+    def _handle(self, messages):
+        again = [each for each in messages if not each.error() and each.offset() == 7]
+        return super()._handle([*messages, *again])
 
 
 @pytest.fixture

@@ -1,30 +1,40 @@
-"""Sinks in several processes, killed and suspended, with their database killed below them: the table is what the log says, always.
+"""Sinks in several processes, killed and suspended, with their stores, their receiver and the log killed around them: each holds what the log says.
 
 SINK_SEED and SINK_KILLS choose a longer run (``make test-faults KIND=sink``); a failing seed prints itself.
 """
 
+import json
 import os
 import random
 import signal
 import threading
 import time
 from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 
 import psycopg
 import pytest
+import redis
 
-from databases import PostgresProcess
+from databases import PostgresProcess, RedisProcess
 from headwater.change import Change
+from headwater.client import Client
+from headwater.errors import UsageError
 from headwater.operate.ledger import check
+from headwater.sink.effect import effect_of
 from headwater.sink.loop import Loop
+from headwater.sink.message import sort
 from headwater.sink.store import Batch, Feed
-from servers import wait_until
-from sink.sinkprocess import SinkProcess, appended, faults
+from servers import BrokerProcess, wait_until
+from sink.sinkprocess import ReceiverProcess, SinkProcess, appended, faults
 from viewlog import ViewLog
 
 SEED = int(os.environ.get("SINK_SEED", "0"))
 KILLS = int(os.environ.get("SINK_KILLS", "10"))
 PER_SEED = 10
+FAULTS = {"sink": 6, "suspended": 2, "database": 2, "redis": 2, "receiver": 2, "broker": 2}
+"""What may be killed, and how often beside the others."""
 AUDIT = """
 CREATE TABLE IF NOT EXISTS headwater_position (sink text, topic text, partition integer, next_offset bigint, claim bigint NOT NULL,
     at_ms bigint, PRIMARY KEY (sink, topic, partition));
@@ -51,8 +61,8 @@ def database():
 class Traffic:
     """Rows that change and go, written until the end."""
 
-    def __init__(self, log: ViewLog, topic: str, seed: int) -> None:
-        self._log, self._topic, self._chance = log, topic, random.Random(seed)
+    def __init__(self, log: ViewLog, topic: str, seed: int, rows: int) -> None:
+        self._log, self._topic, self._rows, self._chance = log, topic, rows, random.Random(seed)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -61,7 +71,7 @@ class Traffic:
         count = 0
         while not self._stop.wait(0.02):
             rows = {}
-            for _ in range(60):
+            for _ in range(self._rows):
                 key = f"k{self._chance.randrange(500)}"
                 rows[key] = None if self._chance.random() < 0.1 else {"id": key, "n": count}
                 count += 1
@@ -88,58 +98,147 @@ def expected(log: ViewLog, topic: str) -> dict:
     return {key: row["n"] for key, row in log.expected(topic).items()}
 
 
-def waiting(log: ViewLog, topic: str) -> int:
-    """How many records wait for the sink; its account adds up, wherever it is."""
-    (found,) = check(log.log, [f"{topic}.out"])
-    assert found.processed + found.waiting == found.produced
-    return found.waiting
-
-
-@pytest.mark.parametrize("seed", range(SEED, SEED + max(KILLS // PER_SEED, 1)))
-def test_whatever_is_killed_the_table_is_what_the_log_says(log, database, tmp_path, seed):
-    chance = random.Random(seed)
-    topic = log.create(partitions=4)
-    sinks = [SinkProcess(log.log, topic, database.url, tmp_path) for _ in range(2)]
-    traffic = Traffic(log, topic, seed)
+def waiting(log: ViewLog, *sinks: str) -> bool:
+    """Whether records wait for the sinks, or one has told nothing yet; their accounts add up, wherever they are."""
     try:
-        for sink in sinks:
+        found = check(log.log, sinks)
+    except UsageError:  # one that has committed no offsets is not known
+        return True
+    assert len(found) == len(sinks)
+    assert all(each.processed + each.waiting == each.produced for each in found)
+    return any(each.waiting for each in found)
+
+
+def cached(server: RedisProcess, topic: str) -> dict:
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        keys = [key for key in client.scan_iter(f"{topic}:*", 1_000) if "_headwater" not in key]
+        found = client.mget(keys) if keys else []
+        rows = [json.loads(text) for text in found if text is not None]  # some go while we look
+    return {row["id"]: row["n"] for row in rows}
+
+
+def to_tell(log: ViewLog, topic: str) -> set[str]:
+    """The id of each record, as a receiver gets it."""
+    changes, _, refused = sort(list(Client(log.log).read([topic])), keyless=False, opened=None)
+    assert not refused
+    feed = Feed("", topic, ("id",), {})
+    return {effect_of(feed, change, "live").id for change in changes}
+
+
+@dataclass
+class Scene:
+    """All that can be killed. Two processes run three sinks: a table and a cache of one topic, and calls for each record of another."""
+
+    broker: BrokerProcess
+    database: PostgresProcess
+    cache: RedisProcess
+    receiver: ReceiverProcess
+    sinks: list[SinkProcess]
+
+    def fault(self, kind: str, chance: random.Random) -> None:
+        sink = chance.choice(self.sinks)
+        if kind == "sink":
+            sink.kill()
             sink.start()
-        wait_until(lambda: table(database, topic), 30, "the first rows")
-        done = [_fault(chance, sinks, database) for _ in range(min(KILLS, PER_SEED))]
-        traffic.end()
-        what = f"seed {seed}: after {Counter(done)} the table equals the log"
-        wait_until(lambda: table(database, topic) == expected(log, topic), 60, what)
+        elif kind == "suspended":
+            sink.signal(signal.SIGSTOP)
+            time.sleep(chance.uniform(1.6, 2.5))  # past its session
+            sink.signal(signal.SIGCONT)
+        else:
+            server, end = {
+                "database": (self.database, self.database.kill),
+                "redis": (self.cache, self.cache.end),
+                "receiver": (self.receiver, self.receiver.kill),
+                "broker": (self.broker, lambda: self.broker.end(signal.SIGKILL)),
+            }[kind]
+            end()
+            time.sleep(chance.uniform(0, 0.3))
+            server.start()
+
+
+def plan(seed: int) -> list[str]:
+    """What a seed kills, in its order; everything once, and the sinks themselves most."""
+    chance = random.Random(seed)
+    kinds = [*FAULTS, *chance.choices(list(FAULTS), list(FAULTS.values()), k=PER_SEED - len(FAULTS))]
+    chance.shuffle(kinds)
+    return kinds
+
+
+@pytest.fixture
+def scene(own_broker, database, tmp_path):
+    """Servers of a seed's own, but for the database; the log is empty."""
+    cache, receiver = RedisProcess(tmp_path / "redis"), ReceiverProcess(tmp_path)
+    cache.start()
+    receiver.start()
+    scene = Scene(own_broker, database, cache, receiver, [])
+    yield scene
+    for sink in scene.sinks:
+        sink.end()
+    cache.end()
+    receiver.kill()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(SEED, SEED + max(KILLS // PER_SEED, 1)))
+def test_whatever_is_killed_every_store_is_what_the_log_says(scene, tmp_path, seed):
+    began, chance, kinds = time.monotonic(), random.Random(seed), plan(seed)[:KILLS]
+    log, database = ViewLog(scene.broker.bootstrap), scene.database
+    topic, told = log.create(partitions=4), log.create(partitions=2, policy="delete")
+    names = f"{topic}.out", f"{topic}.cache", f"{told}.hook"
+    sinks = list(
+        zip(names, (topic, topic, told), (database.url, scene.cache.url, scene.receiver.url), strict=True)
+    )
+    scene.sinks = [SinkProcess(log.log, tmp_path, *sinks) for _ in range(2)]
+    traffic = [Traffic(log, topic, seed, rows=60), Traffic(log, told, seed, rows=2)]
+    try:
+        for sink in scene.sinks:
+            sink.start()
+        wait_until(lambda: table(database, topic) and cached(scene.cache, topic), 60, "the first rows")
+        for kind in kinds:
+            time.sleep(chance.uniform(0.1, 0.8))
+            scene.fault(kind, chance)
+        for each in traffic:
+            each.end()
+        what = f"seed {seed}: after {kinds}"
+        rows, ids = expected(log, topic), to_tell(log, told)
+        wait_until(lambda: table(database, topic) == rows, 60, f"{what} the table equals the log")
+        wait_until(lambda: cached(scene.cache, topic) == rows, 60, f"{what} Redis equals the log")
+        wait_until(lambda: ids <= set(scene.receiver.ids()), 60, f"{what} all is told")
+        assert set(scene.receiver.ids()) == ids, what
         assert query(database, "SELECT what FROM audit") == [], f"seed {seed}"
-        wait_until(
-            lambda: not waiting(log, topic), 30, f"seed {seed}: the sinks have told that they are done"
-        )
+        wait_until(lambda: not waiting(log, *names), 30, f"{what} the sinks have told that they are done")
     finally:
-        traffic.end()
-        codes = [sink.end() for sink in sinks]
+        for each in traffic:
+            each.end()
+        codes = [sink.end() for sink in scene.sinks]
     assert codes == [0, 0], f"seed {seed}: {(tmp_path / 'sink.log').read_text()[-2000:]}"
+    tally(seed, kinds, began)
 
 
-def _fault(chance: random.Random, sinks: list[SinkProcess], database: PostgresProcess) -> str:
-    """One fault in the midst of the traffic."""
-    time.sleep(chance.uniform(0.1, 0.8))
-    sink, kind = chance.choice(sinks), chance.choices(["kill", "suspend", "database"], [6, 2, 2])[0]
-    if kind == "kill":
-        sink.kill()
-        sink.start()
-    elif kind == "suspend":
-        sink.signal(signal.SIGSTOP)
-        time.sleep(chance.uniform(1.6, 2.5))  # past its session
-        sink.signal(signal.SIGCONT)
-    else:
-        database.kill()
-        time.sleep(chance.uniform(0, 0.3))
-        database.start()
-    return kind
+def tally(seed: int, kinds: list[str], began: float) -> None:
+    if "CRASH_TALLY" in os.environ:
+        line = {
+            "seed": seed,
+            "outcome": "passed",
+            "kills": len(kinds),
+            "killed": dict(sorted(Counter(kinds).items())),
+            "seconds": round(time.monotonic() - began),
+        }
+        with Path(os.environ["CRASH_TALLY"]).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def test_every_seed_kills_each_of_them_and_the_sinks_most():
+    plans = [plan(seed) for seed in range(30)]
+    assert all(len(each) == PER_SEED and set(each) == set(FAULTS) for each in plans)
+    counts = Counter(kind for each in plans for kind in each)
+    assert max(counts, key=counts.__getitem__) == "sink"
 
 
 def test_a_suspended_sink_writes_nothing_after_its_successor(log, database, tmp_path):
     topic = log.create(partitions=1)
-    first, second = (SinkProcess(log.log, topic, database.url, tmp_path) for _ in range(2))
+    sink = (f"{topic}.out", topic, database.url)
+    first, second = (SinkProcess(log.log, tmp_path, sink) for _ in range(2))
     log.put(topic, {"a": {"id": "a", "n": 1}})
     first.start()
     try:

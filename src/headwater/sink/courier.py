@@ -22,8 +22,10 @@ DISABLED_AFTER_MS = 5 * 24 * 3_600_000
 ASKED_SECONDS_MAX = 86_400.0
 """How long a receiver may put us off with Retry-After."""
 REASON_CHARACTERS = 2_000
+PAUSE_MS_MAX = round(1000 * ASKED_SECONDS_MAX)
+"""Nothing waits longer for its next attempt; what says so was written while the clock was wrong."""
 POLL_SECONDS = 0.25
-"""How soon a jump of the clock is noticed while something waits."""
+"""How soon it is noticed, while something waits, that a test has moved the time."""
 AWAY_SECONDS = 1.0
 COMMITS_MAX = 1_000_000
 """The one that records has nothing better to do than to wait for a log that is away."""
@@ -104,7 +106,7 @@ class Courier:
         with self._state:
             since = lane.mark.failing_since_ms
             if not self._met and since is not None:
-                self._failing_since_ms = min(since, self._failing_since_ms or since)
+                self._failing_since_ms = min(since, self._failing_since_ms or since, self._clock.now_ms())
             self._lanes[lane.page.partition] = lane
             self._state.notify_all()
 
@@ -315,7 +317,7 @@ class Courier:
         ]
 
     def _until_due(self) -> float | None:
-        """Seconds until something falls due; a clock that is set is noticed, too. What is due already waits for somebody to carry it."""
+        """Seconds until something falls due. What is due already waits for somebody to carry it."""
         times = [due for lane in self._lanes.values() if (due := lane.schedule.due_ms()) is not None]
         if not times or (self.disabled and self._probe_due_ms is None):
             return None

@@ -21,6 +21,7 @@ from headwater.errors import HeadwaterError, MachineError
 from headwater.position import Position
 from headwater.sink.folder import FolderLock
 from headwater.sink.message import read
+from headwater.sink.patience import Patience
 from headwater.sink.table import SqliteTable
 from headwater.sink.topics import Topic, TopicWatch
 
@@ -48,7 +49,7 @@ class Delivery:
     the commit, in commit order, from the delivery thread. A topic that does not exist yet is waited for, a
     log that is away is waited for, and a table whose offsets the log no longer has is rebuilt from its
     start (its position then has a greater build). A record that is no row is left out and named in the log.
-    It does not survive a failing disk: ``on_failure`` is called once and the loop ends.
+    A full disk is waited for. It does not survive a failing one: ``on_failure`` is called once and the loop ends.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Delivery:
         self._behind: set[tuple[str, int]] = set()
         """Partitions that were not yet read up to their end."""
         self._away = False
+        self._patience = Patience("of view tables", self._stopping)
 
     def start(self) -> None:
         """Locks the folder (a StorageError if another process delivers there) and runs in a thread."""
@@ -174,7 +176,10 @@ class Delivery:
         changes, offsets = read(messages)
         table = self._tables[view]
         reached = offsets | {p: max(end, offsets.get(p, 0)) for p, end in ends.items()}
-        applied = table.apply(changes, Position({view: reached}))
+        applied = self._patience.until(lambda: table.apply(changes, Position({view: reached})))
+        if applied is None:
+            return
+        self._patience.over()
         self._on_commit(view, applied, table.position())
 
     def _handle(self, view: str, error: Any) -> bool:

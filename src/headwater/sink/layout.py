@@ -6,7 +6,9 @@ columns is a JSON object; what identifies it is its start, in a column of its ow
 
 import json
 import re
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -14,7 +16,18 @@ from headwater.change import Change
 from headwater.errors import UsageError
 from headwater.sink.store import Feed, Poison
 
-__all__ = ["OFFSET", "PARTITION", "VERSION", "Column", "Layout", "layout", "quoted"]
+__all__ = [
+    "LENIENT",
+    "OFFSET",
+    "PARTITION",
+    "STRICT",
+    "VERSION",
+    "Column",
+    "Layout",
+    "layout",
+    "quoted",
+    "reader",
+]
 
 PARTITION, OFFSET, VERSION = "_partition", "_offset", "_version"
 NULL_KEY = "[null]"
@@ -31,6 +44,22 @@ KINDS = {
     "VOID": "TEXT",
 }
 """What is kept apart of Spark's types: a table's INT may grow into a BIGINT without a migration."""
+INT64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+STRICT: dict[str, Any] = {
+    "BIGINT": INT64,
+    "DOUBLE": float,
+    "TEXT": str,
+    "BOOLEAN": bool,
+    "TIMESTAMP": str,
+    "DATE": str,
+    "DECIMAL": str,
+    "BINARY": bytes,
+    "JSON": msgspec.Raw,
+}
+"""What the JSON on the wire has of each kind, as a rule."""
+LENIENT = STRICT | {"DOUBLE": float | Literal["NaN", "Infinity", "-Infinity"], "DECIMAL": Decimal}
+"""What comes seldom: doubles that are no numbers, decimals that were written as numbers."""
+ODD = re.compile(r'["\\\x00-\x1f]')
 WORD = re.compile(r"\s*([A-Za-z_]+)\s*(\([\d\s,]+\))?")
 
 
@@ -107,7 +136,40 @@ def layout(feed: Feed) -> Layout:
     return Layout(feed, columns, tuple(ends.get(name, name) for name in feed.key), starts)
 
 
+def reader(columns: Sequence[Column], kinds: Mapping[str, Any]) -> Callable[[str], tuple[Any, ...]]:
+    """A function from a JSON object to the values of its columns, by the Python types of ``kinds``; nested ones as text, what is missing as None.
+
+    It raises a MsgspecError when a value is of another type.
+    """
+    # Raw takes null too, and refuses to be one of two.
+    types = [kinds[c.kind] if c.kind == "JSON" else kinds[c.kind] | None for c in columns]
+    fields = [(f"c{n}", kind, None) for n, kind in enumerate(types)]
+    names = {f"c{n}": column.name for n, column in enumerate(columns)}
+    decode = msgspec.json.Decoder(msgspec.defstruct("Row", fields, rename=names, gc=False)).decode
+    values = msgspec.structs.astuple
+    nested = tuple(n for n, column in enumerate(columns) if column.kind == "JSON")
+    if not nested:
+        return lambda text: values(decode(text))
+
+    def read(text: str) -> tuple[Any, ...]:
+        row = list(values(decode(text)))
+        for n in nested:
+            if row[n] is not None:
+                found = bytes(row[n]).decode()
+                row[n] = None if found == "null" else found
+        return tuple(row)
+
+    return read
+
+
 def _column(feed: Feed, name: str, kind: str) -> Column:
+    if ODD.search(name):
+        raise UsageError(
+            f"sink {feed.sink!r}: a column has a name that no table can have",
+            got=repr(name),
+            expected="a name without quotation marks, backslashes and control characters",
+            hint="rename it in the view",
+        )
     found = WORD.match(kind)
     known = KINDS.get(found[1].upper()) if found else None
     if found is None or known is None:

@@ -1,6 +1,6 @@
 """Loop: the one consumer loop that keeps any store in step with a topic, exactly once in effect.
 
-    group       spreads partitions over processes; nothing is resumed from its offsets, they are committed for ``headwater lag`` and ``ledger`` only
+    group       spreads partitions over processes (`Membership`)
     claim       taken in the store for every partition that is assigned; says where to go on, and shuts out the holder before
     batch       what is there, up to BATCH_RECORDS; it takes effect in the store together with its offsets, or not at all
     trouble     Superseded: joins anew. Away: waits (`Patience`), claims again, goes on from what the store says. Poison: dead letter, and on
@@ -10,26 +10,21 @@ The topic was deleted and made again, or has forgotten what the store needs: the
 """
 
 import logging
-import os
 import random
-import socket
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
 
 from headwater.access import Log, access
 from headwater.change import Change
-from headwater.client import consumer
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, MachineError, UsageError
-from headwater.graph import SINK_GROUP
-from headwater.sink.count import Counted, Counters
+from headwater.sink.count import Counters
 from headwater.sink.envelope import opener
 from headwater.sink.letters import DeadLetters
+from headwater.sink.membership import Membership
 from headwater.sink.message import sort
 from headwater.sink.origin import outdated
 from headwater.sink.patience import Patience
@@ -38,13 +33,7 @@ from headwater.sink.topics import Topic, TopicWatch
 
 __all__ = ["Loop"]
 
-BATCH_RECORDS = 10_000
-QUEUE_KB = 16_384
-"""What the client fetches ahead, and so what a batch weighs at most (but for one fetch)."""
-IDLE_S = 0.25
-"""How long one wait for a record lasts, and so how long `stop` may take while nothing comes."""
 WAIT_S = 0.5
-ASK_S = 5.0
 ATTEMPTS = 3
 COMMIT_S = 1.0
 SEEN_S = 60.0
@@ -88,15 +77,8 @@ class Loop:
         self.counters = Counters()
         self._letters = DeadLetters(self._log, sink, topic)
         self._watch = TopicWatch(self._log, [topic], self._clock)
-        self._next: dict[int, int] = {}
-        """By claimed partition, the offset behind what the store has."""
-        self._counted: dict[int, Counted] = {}
-        self._ends: dict[int, int] = {}
-        self._fresh: set[int] = set()
-        """Assigned, and not yet claimed."""
-        self._resting = False
+        self._member = self._membership()
         self._commit_due = self._seen_due = self._began = 0.0
-        self._offline = False
         self._filled_from = ""
         """The id of the topic that this process has filled the store from."""
         self._patience = Patience(sink, self._stopping)
@@ -104,6 +86,15 @@ class Loop:
     def stop(self) -> None:
         """Ends after the batch in hand; any thread may call it, and `run` returns soon."""
         self._stopping.set()
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """By partition that this process has claimed, the offset behind what the store has."""
+        return self._member.next
+
+    @property
+    def resting(self) -> bool:
+        return self._member.resting
 
     def run(self) -> None:
         """Runs until `stop`; raises what will not go away by waiting."""
@@ -138,8 +129,8 @@ class Loop:
         except Superseded as error:
             self._step_back(error)
             return topic
-        self._next, self._ends, self._fresh, self._resting = {}, {}, set(), False
-        self._consumer = self._join()
+        self._member = self._membership()
+        self._member.join()
         try:
             while not self._stopping.is_set():
                 self._began = self._clock.monotonic()
@@ -158,8 +149,15 @@ class Loop:
                         return topic
             return topic
         finally:
-            self._commit_offsets()
-            self._consumer.close()
+            self._report()
+            self._member.leave()
+
+    def _membership(self) -> Membership:
+        return Membership(self._log, self.sink, self._topic, self._session_ms, self._release)
+
+    def _release(self, partitions: list[int]) -> None:
+        if isinstance(self._store, Carrying):
+            self._store.release(partitions)
 
     def _step_back(self, error: Superseded) -> None:
         logger.info("sink %s: %s; joining anew", self.sink, error)
@@ -172,53 +170,15 @@ class Loop:
             what = "is gone" if found is None else "was deleted and made again"
             logger.warning("sink %s: its topic %s %s", self.sink, self._topic, what)
             return False
-        if self._fresh:
-            self._claim(set(self._fresh), topic)
-        self._rest()
-        messages = self._take()
+        if self._member.fresh:
+            self._claim(set(self._member.fresh), topic)
+        self._member.rest(resting=self._paused())
+        messages = self._member.take()
         if messages:
             return self._handle(messages)
-        if self._is_complete():
+        if self._member.is_complete():
             self._patience.over()
         return self._tell()
-
-    def _join(self) -> Any:
-        settings = {
-            "auto.offset.reset": "error",
-            "partition.assignment.strategy": "cooperative-sticky",
-            "session.timeout.ms": self._session_ms,
-            "heartbeat.interval.ms": max(self._session_ms // 4, 100),
-            "queued.max.messages.kbytes": QUEUE_KB,
-            "queued.min.messages": 10 * BATCH_RECORDS,
-            "fetch.queue.backoff.ms": 20,
-            "fetch.wait.max.ms": 100,
-            "topic.metadata.refresh.interval.ms": 5_000,
-            "reconnect.backoff.max.ms": 1_000,
-            "client.id": f"{socket.gethostname()}:{os.getpid()}",
-            "error_cb": self._on_client_error,
-        }
-        made = consumer(self._log, group=SINK_GROUP + self.sink, **settings)
-        made.subscribe(
-            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
-        )
-        return made
-
-    def _on_assign(self, reader: Any, places: Sequence[Any]) -> None:
-        """Claiming may wait for the store, so it is left to the loop; until then nothing is read."""
-        held = [TopicPartition(self._topic, place.partition, OFFSET_BEGINNING) for place in places]
-        reader.incremental_assign(held)
-        if held:
-            reader.pause(held)
-        self._fresh |= {place.partition for place in places}
-
-    def _on_revoke(self, reader: Any, places: Sequence[Any]) -> None:
-        if isinstance(self._store, Carrying):
-            self._store.release([place.partition for place in places])
-        reader.incremental_unassign(places)
-        for place in places:
-            self._fresh.discard(place.partition)
-            self._next.pop(place.partition, None)
-            self._ends.pop(place.partition, None)
 
     def _claim(self, partitions: set[int], topic: Topic) -> None:
         """Takes partitions over in the store, and reads on from where it stands."""
@@ -231,38 +191,11 @@ class Loop:
             # Rows that are there stay right: each is a record of its own. Those in between cannot be had any more.
             logger.warning("sink %s: %s; records are missing, going on from the log's start", self.sink, why)
             del stored[partition]
-        for partition in chosen:
-            offset = stored.get(partition)
-            self._next[partition] = offset or 0
-            self._counted[partition] = Counted(offset or 0)
-            place = TopicPartition(self._topic, partition, OFFSET_BEGINNING if offset is None else offset)
-            self._consumer.seek(place)
-            self._ends.pop(partition, None)
-        self._fresh -= set(chosen)
-        if not self._resting:
-            self._consumer.resume([TopicPartition(self._topic, p) for p in chosen])
-        logger.info("sink %s: holds partitions %s of %s", self.sink, sorted(self._next), self._topic)
-
-    def _rest(self) -> None:
-        """Follows `headwater sink pause` and `resume`; the group is not left, so nobody else goes on either."""
-        if self._paused() == self._resting:
-            return
-        self._resting = not self._resting
-        places = [TopicPartition(self._topic, p) for p in self._next]
-        (self._consumer.pause if self._resting else self._consumer.resume)(places)
-        logger.info("sink %s: %s", self.sink, "paused" if self._resting else "resumed")
+        self._member.claimed(chosen, stored)
 
     # ---- one batch -------------------------------------------------------------------------------------
 
-    def _take(self) -> list[Any]:
-        first = self._consumer.poll(IDLE_S)
-        if first is None:
-            return []
-        # consume() alone would wait for a full batch; this takes what is there.
-        return [first, *self._consumer.consume(BATCH_RECORDS - 1, 0)]
-
     def _handle(self, messages: Sequence[Any]) -> bool:
-        self._offline = False
         records = [message for message in messages if message.error() is None]
         passed = self._note(messages) if len(records) < len(messages) else {}
         if records or passed:
@@ -279,39 +212,26 @@ class Loop:
             partition, end = message.partition(), message.offset()
             if error.name() != "_PARTITION_EOF":
                 self._excuse(error)
-            elif partition in self._next:
-                self._ends[partition] = end
-                if end > self._next[partition]:
-                    passed[partition] = end
+            elif self._member.ended(partition, end):
+                passed[partition] = end
         return passed
-
-    def _is_complete(self) -> bool:
-        """Whether the ends were seen of all partitions, and nothing has come since."""
-        return all(self._ends.get(p, -1) >= offset for p, offset in self._next.items())
 
     def _deliver(self, records: Sequence[Any], passed: dict[int, int]) -> None:
         changes, upto, refused = sort(records, keyless=self._feed.append, opened=self._opened)
-        if not upto.keys() <= self._next.keys():  # a partition that was given back meanwhile
-            records = [message for message in records if message.partition() in self._next]
+        held = self._member.next
+        if not upto.keys() <= held.keys():  # a partition that was given back meanwhile
+            records = [message for message in records if message.partition() in held]
             changes, upto, refused = sort(records, keyless=self._feed.append, opened=self._opened)
         for message, reason in refused:
-            if message.offset() >= self._next[message.partition()]:
+            if message.offset() >= held[message.partition()]:
                 self._bury(message, reason)
         for partition, end in passed.items():
             upto[partition] = max(end, upto.get(partition, 0))
         batch = self._apply(Batch(changes, upto), records)
         self._patience.over()
-        self._count(batch)
-        self._next |= batch.upto
+        self._member.applied(batch)
         self.counters.applied += len(batch.changes)
         self._tell()
-
-    def _count(self, batch: Batch) -> None:
-        """Counts what has taken effect, but for what the store had before."""
-        fresh = Counter(each.partition for each in batch.changes if each.offset >= self._next[each.partition])
-        for partition, count in fresh.items():
-            known = self._counted[partition]
-            self._counted[partition] = Counted(known.since, known.applied + count)
 
     def _apply(self, batch: Batch, records: Sequence[Any]) -> Batch:
         """Applies a batch, without the records that cannot be; what took effect."""
@@ -350,35 +270,19 @@ class Loop:
         now = self._clock.monotonic()
         if now >= self._commit_due:
             self._commit_due = now + COMMIT_S
-            self._commit_offsets()
+            self._report()
             if isinstance(self._store, Carrying):
                 self._store.apply(Batch((), {}))
-        if now >= self._seen_due and self._next and self._is_complete():
+        held = self._member.next
+        if now >= self._seen_due and held and self._member.is_complete():
             self._seen_due = now + SEEN_S
-            if isinstance(self._store, Dated) and not self._resting:
-                self._store.apply(Batch((), {p: offset for p, offset in self._next.items() if offset}))
+            if isinstance(self._store, Dated) and not self.resting:
+                self._store.apply(Batch((), {p: offset for p, offset in held.items() if offset}))
         return True
 
-    def _commit_offsets(self) -> None:
-        places = [
-            TopicPartition(self._topic, p, offset, self._counted[p].text())
-            for p, offset in self._next.items()
-            if offset > 0
-        ]
-        self.counters.behind = sum(max(self._end(p) - offset, 0) for p, offset in self._next.items())
-        try:
-            if places:
-                self._consumer.commit(offsets=places, asynchronous=True)
-        except KafkaException as error:
-            logger.debug("sink %s: offsets for lag were not committed: %s", self.sink, error)
-
-    def _end(self, partition: int) -> int:
-        try:
-            return int(
-                self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)[1]
-            )
-        except (KafkaException, TypeError):
-            return 0
+    def _report(self) -> None:
+        self.counters.behind = self._member.behind()
+        self._member.commit()
 
     # ---- trouble ---------------------------------------------------------------------------------------
 
@@ -401,11 +305,7 @@ class Loop:
         """
         lost = {}
         for partition, offset in stored.items():
-            place = TopicPartition(self._topic, partition)
-            try:
-                low, high = self._consumer.get_watermark_offsets(place, timeout=ASK_S)
-            except (KafkaException, TypeError) as error:
-                raise Away(f"log {self._log}", got=str(error)) from error
+            low, high = self._member.ends(partition)
             if offset > high and self._feed.append:
                 raise UsageError(
                     f"sink {self.sink!r}: partition {partition} of {self._topic} ends at offset {high}, and the store is at {offset}",
@@ -439,13 +339,10 @@ class Loop:
 
     def _wait_for(self, error: Away, topic: Topic) -> bool:
         """Waits until the store can be claimed again, in the group all the while. False: join anew."""
-        held = set(self._next) | self._fresh
-        if held:
-            self._consumer.pause([TopicPartition(self._topic, p) for p in held])
+        self._member.hold()
 
         def again() -> bool:
-            self._consumer.poll(0)  # stays a member; what it may still give is read again
-            held = set(self._next) | self._fresh
+            held = self._member.stay()
             if held:
                 self._claim(held, topic)
             return True
@@ -485,8 +382,3 @@ class Loop:
                 said = True
             self._stopping.wait(WAIT_S)
         return None
-
-    def _on_client_error(self, error: Any) -> None:
-        if not self._offline:
-            logger.warning("sink %s: the log at %s does not answer (%s)", self.sink, self._log, error.str())
-        self._offline = True

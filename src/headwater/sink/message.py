@@ -29,17 +29,13 @@ def read(messages: Iterable[Any]) -> tuple[list[Change], dict[int, int]]:
     A message without key or with a value that is no JSON object can never become a row: it is passed
     over, and one line names the first of them.
     """
-    changes: list[Change] = []
-    offsets: dict[int, int] = {}
-    refused: list[str] = []
-    for message in messages:
-        offsets[message.partition()] = message.offset() + 1
-        try:
-            changes.append(_change(message))
-        except (ValueError, msgspec.MsgspecError) as error:
-            refused.append(f"{message.topic()}-{message.partition()} offset {message.offset()}: {error}")
+    changes, offsets, refused = sort(messages)
     if refused:
-        logger.warning("%d records are no rows and were left out; the first is %s", len(refused), refused[0])
+        message, reason = refused[0]
+        place = f"{message.topic()}-{message.partition()} offset {message.offset()}"
+        logger.warning(
+            "%d records are no rows and were left out; the first is %s: %s", len(refused), place, reason
+        )
     return changes, offsets
 
 
@@ -51,15 +47,17 @@ def sort(
     offsets: dict[int, int] = {}
     refused: list[tuple[Any, str]] = []
     for message in messages:
-        offsets[message.partition()] = message.offset() + 1
+        partition, offset = message.partition(), message.offset()
+        offsets[partition] = offset + 1
         try:
-            changes.append(_change(message, keyless=keyless, opened=opened))
+            changes.append(_change(message, partition, offset, keyless, opened))
         except (ValueError, msgspec.MsgspecError) as error:
             refused.append((message, f"no row: {error}"))
     return changes, offsets, refused
 
 
-def _change(message: Any, *, keyless: bool = False, opened: Opened | None = None) -> Change:
+def _change(message: Any, partition: int, offset: int, keyless: bool, opened: Opened | None) -> Change:
+    # For each record of each sink: arguments in their order take half the time of named ones.
     key, value = message.key(), message.value()
     if opened is not None:
         key, value = opened(key, value)
@@ -67,11 +65,9 @@ def _change(message: Any, *, keyless: bool = False, opened: Opened | None = None
         if not keyless:
             raise ValueError("a row needs a key")
         key = b""
-    return Change(
-        key=key.decode(errors="replace" if keyless else "strict"),
-        value=None if value is None else value.decode(),
-        partition=message.partition(),
-        offset=message.offset(),
-        timestamp_ms=max(message.timestamp()[1], 0),
-        version=None if value is None else _decode(value).version,
-    )
+    name = key.decode(errors="replace") if keyless else key.decode()
+    at_ms = message.timestamp()[1]
+    at_ms = max(0, at_ms)
+    if value is None:
+        return Change(name, None, partition, offset, at_ms)
+    return Change(name, value.decode(), partition, offset, at_ms, _decode(value).version)

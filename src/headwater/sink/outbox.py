@@ -13,9 +13,9 @@ import msgspec
 
 from headwater.access import Access
 from headwater.change import Change
-from headwater.clock import Clock, SystemClock
+from headwater.clock import Clock, SteadyClock, SystemClock
 from headwater.errors import Away, HeadwaterError, UsageError
-from headwater.sink.courier import WRITING_SECONDS, Courier, dead_topic
+from headwater.sink.courier import PAUSE_MS_MAX, WRITING_SECONDS, Courier, dead_topic
 from headwater.sink.effect import Carrier, Effect, Entry, Mode, Start, effect_of
 from headwater.sink.journal import Journal, Mark, Record
 from headwater.sink.lane import Lane
@@ -75,7 +75,7 @@ class Outbox:
         self._carrier = carrier
         self._mode = mode
         self._start = start
-        self._clock = clock or SystemClock()
+        self._clock = SteadyClock(clock or SystemClock())
         self._waiting_max = waiting_max
         self._room_s = room_s
         self._shadow = f"{feed.sink}.shadow"
@@ -109,7 +109,11 @@ class Outbox:
             if mark != stored:  # where it begins is decided once
                 page.write([page.mark(mark)])
             found[partition] = mark
-            self._courier.take_up(Lane(page, mark, entries, self._clock.monotonic()))
+            latest_ms = self._clock.now_ms() + PAUSE_MS_MAX
+            bounded = [
+                e if e.due_ms <= latest_ms else msgspec.structs.replace(e, due_ms=latest_ms) for e in entries
+            ]
+            self._courier.take_up(Lane(page, mark, bounded, self._clock.monotonic()))
         return {partition: mark.taken for partition, mark in found.items() if mark.taken is not None}
 
     def _first(self, partition: int) -> Mark:

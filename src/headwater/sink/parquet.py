@@ -224,7 +224,7 @@ class _Store:
         try:
             yield
         except OSError as error:
-            raise StorageError(
+            raise Away(
                 f"the files in {self._folder} cannot be written", got=error.strerror or str(error)
             ) from error
 
@@ -233,12 +233,7 @@ def _name(number: int, begin: int, upto: int) -> str:
     return f"part-{number:05}-{begin:020}-{upto:020}.parquet"
 
 
-def _hidden(change: Change) -> dict[str, Any]:
-    return {
-        "_key": change.key,
-        "_deleted": change.value is None,
-        "_partition": change.partition,
-        "_offset": change.offset,
-        "_timestamp": change.timestamp_ms * 1000,
-        "_version": change.version,
-    }
+def _hidden(change: Change) -> tuple[Any, ...]:
+    """The values of `HIDDEN`."""
+    at_us = change.timestamp_ms * 1000
+    return (change.key, change.value is None, change.partition, change.offset, at_us, change.version)

@@ -3,19 +3,21 @@
     <table>              the columns of the feed, and what identifies a row as UNIQUE; with history: _partition, _offset, valid_from, valid_to
     headwater_position   sink, topic, partition, next_offset, claim, at_ms
     headwater_origin     sink, topic, origin: the id of the topic that the rows come from
-    headwater_stage      temporary: state (0 rows, 1 a deletion, 2 a key with nulls), and the value as JSON
+    headwater_stage      temporary: state (0 a row, 1 a deletion, 2 a key with nulls), place and time in the log, and the columns of the feed as c0, c1, ...
 
 Nulls in a key are why the key is UNIQUE and no PRIMARY KEY: such rows are deleted by IS NOT DISTINCT FROM before they are inserted.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from headwater.errors import UsageError
 from headwater.sink.layout import OFFSET, PARTITION, VERSION, Column, Layout, quoted
+from headwater.sink.postgres_copy import FORMAT
 
-__all__ = ["Statements", "statements"]
+__all__ = ["GONE", "NULL_KEY", "ROW", "Statements", "staged", "statements"]
 
 TYPES = {
     "BIGINT": "bigint",
@@ -31,6 +33,10 @@ TYPES = {
 """As PostgreSQL's catalogue has them."""
 LOCK = 0x6865_6164
 """Of all sinks that make tables at the same time, one at a time does."""
+ROW, GONE, NULL_KEY = range(3)
+"""What a staged line is: a row, a deletion, the key with nulls of a row."""
+STATE = {"state": "smallint"}
+PLACE = {"log_partition": "integer", "log_offset": "bigint", "at_ms": "bigint"}
 
 
 class Statements(msgspec.Struct, frozen=True):
@@ -41,8 +47,12 @@ class Statements(msgspec.Struct, frozen=True):
     wanted: dict[str, str]
     where: dict[str, str]
     """The schema and the name of the table, for the catalogue."""
+    lead: tuple[str, ...]
+    """What the stage has in front of the feed's columns: the state, and where rows are named by it the place in the log."""
     stage: str
     copy: str
+    cast: str
+    """Stages rows from arrays, the values as JSON: by PostgreSQL's own rules for what is of another type than its column."""
     upsert: str
     delete: str
     delete_null: str
@@ -98,11 +108,9 @@ def statements(shape: Layout, schema: str, table: str, *, history: bool) -> Stat
         wanted |= {"valid_from": TYPES["TIMESTAMP"], "valid_to": TYPES["TIMESTAMP"]}
     if shape.feed.versioned:
         wanted[VERSION] = "bigint"
-    staged = "state"
-    if placed:
-        staged += ", log_partition, log_offset"
-    if history:
-        staged += ", at_ms"
+    columns = staged(shape)
+    lead = STATE | (PLACE if placed else {})
+    listed = ", ".join([*lead, *(f"c{n}" for n in range(len(columns)))])
     return Statements(
         table=full,
         create=(
@@ -116,9 +124,10 @@ def statements(shape: Layout, schema: str, table: str, *, history: bool) -> Stat
         ),
         wanted=wanted,
         where={"schema": schema, "table": table},
-        stage="CREATE TEMPORARY TABLE headwater_stage (state smallint, log_partition integer, log_offset bigint, at_ms bigint, "
-        "value json) ON COMMIT DELETE ROWS",
-        copy=f"COPY headwater_stage ({staged}, value) FROM STDIN",
+        lead=tuple(lead),
+        stage=_stage(lead, columns),
+        copy=f"COPY headwater_stage ({listed}) FROM STDIN {FORMAT}",
+        cast=_cast(lead, columns, listed),
         upsert=rows["upsert"],
         delete=rows["delete"],
         delete_null=rows["delete_null"],
@@ -157,15 +166,32 @@ def _create(shape: Layout, full: str, wanted: dict[str, str], *, history: bool) 
     return create
 
 
+def staged(shape: Layout) -> tuple[Column, ...]:
+    """The columns of the feed in the stage, in their order."""
+    return (*shape.columns, Column(VERSION, "BIGINT")) if shape.feed.versioned else shape.columns
+
+
+def _stage(lead: Mapping[str, str], columns: Sequence[Column]) -> str:
+    kinds = [f"{name} {kind}" for name, kind in lead.items()]
+    kinds += [f"c{n} {_wire_type(column)}" for n, column in enumerate(columns)]
+    return f"CREATE TEMPORARY TABLE headwater_stage ({', '.join(kinds)}) ON COMMIT DELETE ROWS"
+
+
+def _cast(lead: Mapping[str, str], columns: Sequence[Column], listed: str) -> str:
+    arrays = ", ".join(f"%({name})s::{kind}[]" for name, kind in lead.items())
+    kinds = ", ".join(f"{quoted(column.name)} {_wire_type(column)}" for column in columns).replace("%", "%%")
+    return (
+        f"INSERT INTO headwater_stage ({listed}) SELECT {', '.join(f's.{name}' for name in lead)}, r.* "
+        f"FROM unnest({arrays}, %(value)s::text[]) AS s({', '.join(lead)}, value) "
+        f"CROSS JOIN LATERAL json_to_record(s.value::json) AS r({kinds})"
+    )
+
+
 def _keyed(shape: Layout, full: str) -> dict[str, str]:
-    names, values, source = _record(shape)
-    rows = source
+    names = [column.name for column in staged(shape)]
+    values = [_value(n, column) for n, column in enumerate(staged(shape))]
     if shape.feed.append:
         names, values = [PARTITION, OFFSET, *names], ["s.log_partition", "s.log_offset", *values]
-    if shape.feed.versioned:
-        names, values = [*names, VERSION], [*values, f"r.{VERSION}"]
-    if not shape.feed.append:
-        rows = source.replace("json_to_record(", "json_to_recordset(", 1)
     changed = [name for name in names if name not in shape.key]
     action = "DO NOTHING"
     if changed and not shape.feed.append:
@@ -175,26 +201,27 @@ def _keyed(shape: Layout, full: str) -> dict[str, str]:
             f" WHERE excluded.{VERSION} IS NULL OR t.{VERSION} IS NULL OR excluded.{VERSION} > t.{VERSION}"
         )
     upsert = (
-        f"INSERT INTO {full} AS t ({_names(names)}) SELECT {', '.join(values)} FROM {rows} WHERE s.state = 0 "
+        f"INSERT INTO {full} AS t ({_names(names)}) SELECT {', '.join(values)} FROM headwater_stage s WHERE s.state = {ROW} "
         f"ON CONFLICT ({_names(shape.key)}) {action}"
     )
     if shape.feed.append:
         return {"upsert": upsert, "delete": "", "delete_null": "", "close": ""}
     return {
         "upsert": upsert,
-        "delete": f"DELETE FROM {full} t USING {source} WHERE s.state = 1 AND {_same(shape, '=')}",
-        "delete_null": f"DELETE FROM {full} t USING {source} WHERE s.state = 2 AND {_same(shape, 'IS NOT DISTINCT FROM')}",
+        "delete": f"DELETE FROM {full} t USING headwater_stage s WHERE s.state = {GONE} AND {_same(shape, '=')}",
+        "delete_null": f"DELETE FROM {full} t USING headwater_stage s WHERE s.state = {NULL_KEY} AND {_same(shape, 'IS NOT DISTINCT FROM')}",
         "close": "",
     }
 
 
 def _history(shape: Layout, full: str) -> dict[str, str]:
-    names, values, source = _record(shape)
+    names = [column.name for column in shape.columns]
+    values = [_value(n, column) for n, column in enumerate(shape.columns)]
     keys = ", ".join(_key(shape, name) for name in shape.key)
     time = "to_timestamp(at_ms / 1000.0)"
     first = (
         f"SELECT {', '.join(f'{_key(shape, name)} AS k{n}' for n, name in enumerate(shape.key))}, min(log_offset) AS log_offset "
-        f"FROM {source} GROUP BY {keys}"
+        f"FROM headwater_stage s GROUP BY {keys}"
     )
     same = " AND ".join(f"t.{quoted(name)} IS NOT DISTINCT FROM f.k{n}" for n, name in enumerate(shape.key))
     # The places of one key are all in one partition, so that an offset names one of them.
@@ -205,39 +232,27 @@ def _history(shape: Layout, full: str) -> dict[str, str]:
     columns = [*(f"{value} AS c{n}" for n, value in enumerate(values))]
     inner = (
         f"SELECT s.state, s.log_partition, s.log_offset, {time} AS since, "
-        f"lead({time}) OVER (PARTITION BY {keys} ORDER BY s.log_partition, s.log_offset) AS until, {', '.join(columns)} FROM {source}"
+        f"lead({time}) OVER (PARTITION BY {keys} ORDER BY s.log_partition, s.log_offset) AS until, {', '.join(columns)} FROM headwater_stage s"
     )
     listed = ", ".join(f"c{n}" for n in range(len(values)))
     insert = (
         f"INSERT INTO {full} ({_names([PARTITION, OFFSET, *names])}, valid_from, valid_to) "
-        f"SELECT log_partition, log_offset, {listed}, since, until FROM ({inner}) v WHERE state = 0 "
+        f"SELECT log_partition, log_offset, {listed}, since, until FROM ({inner}) v WHERE state = {ROW} "
         f"ON CONFLICT ({_names([PARTITION, OFFSET])}) DO NOTHING"
     )
     return {"upsert": insert, "delete": "", "delete_null": "", "close": close}
 
 
-def _record(shape: Layout) -> tuple[list[str], list[str], str]:
-    """Names of the columns, the expressions of their values, and what they come from."""
-    kinds = [
-        f"{quoted(column.name)} {'text' if column.kind == 'BINARY' else _type(column)}"
-        for column in shape.columns
-    ]
-    if shape.feed.versioned:
-        kinds.append(f"{VERSION} bigint")
-    values = [
-        f"decode(r.{quoted(c.name)}, 'base64')" if c.kind == "BINARY" else f"r.{quoted(c.name)}"
-        for c in shape.columns
-    ]
-    source = f"headwater_stage s CROSS JOIN LATERAL json_to_record(s.value) AS r({', '.join(kinds)})"
-    return [column.name for column in shape.columns], values, source
+def _value(number: int, column: Column) -> str:
+    """The expression of a column's value in a staged row."""
+    return f"decode(s.c{number}, 'base64')" if column.kind == "BINARY" else f"s.c{number}"
 
 
 def _key(shape: Layout, name: str) -> str:
-    """The expression of a key column in a staged record."""
-    if name in shape.starts:
-        return f"(r.{quoted(shape.starts[name])} ->> 'start')"
-    kind = next(column.kind for column in shape.columns if column.name == name)
-    return f"decode(r.{quoted(name)}, 'base64')" if kind == "BINARY" else f"r.{quoted(name)}"
+    """The expression of a key column in a staged row."""
+    wanted = shape.starts.get(name, name)
+    number, column = next((n, c) for n, c in enumerate(shape.columns) if c.name == wanted)
+    return f"(s.c{number} ->> 'start')" if name in shape.starts else _value(number, column)
 
 
 def _same(shape: Layout, operator: str) -> str:
@@ -246,6 +261,11 @@ def _same(shape: Layout, operator: str) -> str:
 
 def _type(column: Column) -> str:
     return TYPES[column.kind] + column.digits
+
+
+def _wire_type(column: Column) -> str:
+    """The type of a column in the stage: binary values come as text."""
+    return "text" if column.kind == "BINARY" else _type(column)
 
 
 def _names(names: Any) -> str:

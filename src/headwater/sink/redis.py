@@ -45,8 +45,20 @@ for i = 1, partitions do
   if redis.call('HGET', state, ARGV[at] .. ':claim') ~= ARGV[at + 1] then return ARGV[at] end
   at = at + 3
 end
-local first = at
-for i = 3, #KEYS do
+local known = redis.call('EXISTS', versions) == 1
+local simple = tonumber(ARGV[at])
+for from = 1, simple, 1000 do
+  local pairs, names = {}, {}
+  for i = from, math.min(from + 999, simple) do
+    names[#names + 1] = KEYS[2 + i]
+    pairs[#pairs + 1] = KEYS[2 + i]
+    pairs[#pairs + 1] = ARGV[at + i]
+  end
+  redis.call('MSET', unpack(pairs))
+  if known then redis.call('HDEL', versions, unpack(names)) end
+end
+at = at + simple + 1
+for i = 3 + simple, #KEYS do
   local key, op, version, value = KEYS[i], ARGV[at], ARGV[at + 1], ARGV[at + 2]
   at = at + 3
   local held = false
@@ -63,7 +75,12 @@ for i = 3, #KEYS do
       redis.call('DEL', key)
       redis.call('HSET', key, unpack(cmsgpack.unpack(value)))
     end
-    if version ~= '' then redis.call('HSET', versions, key, version) else redis.call('HDEL', versions, key) end
+    if version ~= '' then
+      redis.call('HSET', versions, key, version)
+      known = true
+    elseif known then
+      redis.call('HDEL', versions, key)
+    end
   end
 end
 at = 3
@@ -177,9 +194,13 @@ class _Store:
         arguments: list[Any] = [self._form, len(batch.upto)]
         for number in batch.upto:
             arguments += [number, self._claims.get(number, 0), upto.get(number, "")]
+        simple = {key: row for key, row in rows.items() if self._is_simple(row)}
+        keys += [self._prefix + key for key in simple]
+        arguments += [len(simple), *(row.change.value for row in simple.values())]
         for key, row in rows.items():
-            keys.append(self._prefix + key)
-            arguments += self._written(row)
+            if key not in simple:
+                keys.append(self._prefix + key)
+                arguments += self._written(row)
         with self._translated():
             lost = self._scripts[APPLY](keys=keys, args=arguments)
         if lost:
@@ -198,14 +219,18 @@ class _Store:
     def close(self) -> None:
         self._client.close()
 
+    def _is_simple(self, row: Newest) -> bool:
+        """Whether a row only takes the place of the one before: the script writes those many at a time."""
+        return self._form == "json" and row.change.value is not None and row.change.version is None
+
     def _written(self, row: Newest) -> list[Any]:
         """What the script is told of a row. A version of nothing makes it forget the one that it knows, and write."""
         change = row.change
         if change.value is None:
-            return ["del", "", ""]
+            return [b"del", b"", b""]
         value = change.value.encode() if self._form == "json" else _fields(row)
-        version = "" if change.version is None else change.version
-        return ["anew" if row.anew else "set", version, value]
+        version = b"" if change.version is None else change.version
+        return [b"anew" if row.anew else b"set", version, value]
 
     def _remove_rows(self) -> None:
         """Removes all rows, in steps; one that is interrupted is taken up by the next claim."""

@@ -10,7 +10,7 @@ from headwater.sink.store import Batch
 __all__ = ["Newest", "beaten", "fresh", "identity", "moved", "newest"]
 
 
-class Newest(msgspec.Struct, frozen=True):
+class Newest(msgspec.Struct, frozen=True, gc=False):
     """The change of a key that wins."""
 
     change: Change
@@ -34,7 +34,7 @@ def newest(changes: Iterable[Change]) -> dict[str, Newest]:
     for change in changes:
         held = found.get(change.key)
         if held is None:
-            found[change.key] = Newest(change, anew=change.value is None)
+            found[change.key] = Newest(change, change.value is None)
         elif _is_newer(change, held.change):
             del found[change.key]  # the order of the result is that of the log
             found[change.key] = Newest(change, anew=held.anew or change.value is None)

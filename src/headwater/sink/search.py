@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -308,21 +308,32 @@ class _Store:
     @contextmanager
     def _writing(self, index: Any) -> Iterator[Any]:
         """A writer whose work is committed at the end, or never was."""
+        writer = None
         try:
             writer = index.writer(HEAP_BYTES, 1)
             yield writer
             writer.commit()
             writer.wait_merging_threads()
         except (ValueError, OSError) as error:
-            raise StorageError(
-                f"the index in {self._folder} cannot be written", got=one_line(error)
-            ) from error
+            if writer is not None:
+                with suppress(ValueError):
+                    writer.wait_merging_threads()  # ends it: whoever keeps the error would keep tantivy's own lock
+            raise Away(f"the index in {self._folder} cannot be written", got=one_line(error)) from error
         finally:
             writer = None  # a traceback would keep it, and tantivy's own lock with it
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """The folder is ours alone; Away names the process that does not let go of it."""
+        """The folder is ours alone, as far as it can be written."""
+        try:
+            with self._held():
+                yield
+        except OSError as error:
+            raise Away(f"the index in {self._folder} cannot be written", got=one_line(error)) from error
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Away names the process that does not let go of the folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
         limit = self._clock.monotonic() + LOCK_S
         with (self._folder / "lock").open("a+") as file:

@@ -12,16 +12,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, StorageError, UsageError
-from headwater.sink.layout import OFFSET, PARTITION, VERSION, Layout, layout, quoted
+from headwater.sink.layout import LENIENT, OFFSET, PARTITION, STRICT, VERSION, Layout, layout, quoted, reader
 from headwater.sink.rows import newest
-from headwater.sink.store import Batch, Feed, Poison, Superseded
+from headwater.sink.store import Batch, Feed, Full, Poison, Superseded
 
 __all__ = ["Sqlite", "SqliteStore"]
 
@@ -39,20 +39,6 @@ TYPES = {
     "JSON": "JSON TEXT",
 }
 """TEXT behind a word keeps SQLite from making numbers of what looks like one."""
-INT64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-STRICT: dict[str, Any] = {
-    "BIGINT": INT64,
-    "DOUBLE": float,
-    "TEXT": str,
-    "BOOLEAN": bool,
-    "TIMESTAMP": str,
-    "DATE": str,
-    "DECIMAL": str,
-    "BINARY": bytes,
-    "JSON": msgspec.Raw,
-}
-LENIENT = STRICT | {"DOUBLE": float | Literal["NaN", "Infinity", "-Infinity"], "DECIMAL": Decimal}
-"""What comes seldom, and needs a second look at each value: doubles that are no numbers, decimals that were written as numbers."""
 TABLES = """
 CREATE TABLE IF NOT EXISTS headwater_position (
     sink TEXT, topic TEXT, partition INTEGER, next_offset INTEGER, claim INTEGER NOT NULL, at_ms INTEGER,
@@ -68,10 +54,11 @@ HELD = "SELECT partition, next_offset, claim FROM headwater_position WHERE sink 
 MOVE = (
     "UPDATE headwater_position SET next_offset = ?, at_ms = ? WHERE sink = ? AND topic = ? AND partition = ?"
 )
+FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
+"""A disk without room, for the file or for the memory that its readers share."""
 WAITING = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_READONLY,
@@ -238,7 +225,10 @@ class SqliteStore:
         except OSError as error:
             raise Away(f"SQLite file {self._path}", got=str(error)) from error
         except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            extended = getattr(error, "sqlite_errorcode", 0)
+            code = extended & 0xFF
+            if extended in FULL:
+                raise Full(f"SQLite file {self._path}", got=str(error)) from error
             if code in WAITING:
                 raise Away(f"SQLite file {self._path}", got=str(error)) from error
             if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
@@ -300,37 +290,19 @@ def _migrate(connection: sqlite3.Connection, table: str, shape: Layout) -> None:
 
 def _decoder(shape: Layout) -> Callable[[Change], tuple[Any, ...]]:
     """From a change to the values of its columns. Poison says what does not fit."""
-    strict, lenient = (msgspec.json.Decoder(_struct(shape, kinds)).decode for kinds in (STRICT, LENIENT))
-    raw = tuple(n for n, column in enumerate(shape.columns) if column.kind == "JSON")
-    values = msgspec.structs.astuple
+    strict, lenient = (reader(shape.columns, kinds) for kinds in (STRICT, LENIENT))
 
     def decode(change: Change) -> tuple[Any, ...]:
         text = change.value or "{}"
         try:
-            row = values(strict(text))
+            return strict(text)
         except msgspec.MsgspecError:
             try:
-                row = tuple(map(_plain, values(lenient(text))))
+                return tuple(map(_plain, lenient(text)))
             except msgspec.MsgspecError as error:
                 raise Poison(change.partition, change.offset, _reason(error, shape)) from None
-        if not raw:
-            return row
-        listed = list(row)
-        for n in raw:
-            if listed[n] is not None:
-                text = bytes(listed[n]).decode()
-                listed[n] = None if text == "null" else text
-        return tuple(listed)
 
     return decode
-
-
-def _struct(shape: Layout, kinds: Mapping[str, Any]) -> type[msgspec.Struct]:
-    # Raw takes null too, and refuses to be one of two.
-    types = [kinds[c.kind] if c.kind == "JSON" else kinds[c.kind] | None for c in shape.columns]
-    fields = [(f"c{n}", kind, None) for n, kind in enumerate(types)]
-    names = {f"c{n}": column.name for n, column in enumerate(shape.columns)}
-    return msgspec.defstruct("Row", fields, rename=names)
 
 
 def _plain(value: Any) -> Any:

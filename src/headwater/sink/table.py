@@ -21,6 +21,8 @@ from headwater.clock import Clock, SystemClock
 from headwater.errors import StorageError
 from headwater.position import Position
 from headwater.sink.rows import Newest, newest
+from headwater.sink.sqlite import FULL
+from headwater.sink.store import Full
 
 __all__ = ["SqliteTable"]
 
@@ -165,5 +167,7 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) in FULL:
+            raise Full(f"view table {path}", got=str(error), hint="free disk space") from error
         hint = "free disk space, or remove the file: the view is then rebuilt from the log"
         raise StorageError(f"view table {path}: {error}", hint=hint) from error

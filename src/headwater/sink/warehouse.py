@@ -120,9 +120,7 @@ class _Store:
         changes = fresh(batch, self._offsets)
         upto = moved(batch, self._offsets)
         if self._feed.append:
-            rows = self._arrow.table(
-                changes, lambda each: {"_partition": each.partition, "_offset": each.offset}
-            )
+            rows = self._arrow.table(changes, lambda each: (each.partition, each.offset))
         else:
             wanted = newest(changes)
             rows = self._arrow.table(
@@ -299,10 +297,6 @@ class _Store:
             raise Away(f"the table in {self._where} cannot be reached", got=one_line(error)) from error
 
 
-def _marks(change: Change, *, anew: bool) -> dict[str, Any]:
-    return {
-        "_key": change.key,
-        "_version": change.version,
-        "_deleted": change.value is None,
-        "_anew": anew,
-    }
+def _marks(change: Change, *, anew: bool) -> tuple[Any, ...]:
+    """The values of `HIDDEN` and `MARKS`."""
+    return (change.key, change.version, change.value is None, anew)

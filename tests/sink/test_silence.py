@@ -1,0 +1,73 @@
+"""A store that falls silent in the middle of a batch, as behind a cable that was pulled out: the sink notices, waits, and goes on right."""
+
+import json
+import uuid
+
+import psycopg
+import pytest
+import redis
+
+from cable import cable
+from databases import RedisProcess
+from headwater.sink import Postgres, Redis
+from headwater.sink.loop import Loop
+from headwater.sink.store import Feed
+from servers import wait_until
+from sink.running import Running
+
+KEYS = 500
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    process = RedisProcess(tmp_path_factory.mktemp("redis") / "data")
+    process.start()
+    yield process
+    process.end()
+
+
+def in_postgres(postgres, schema, topic):
+    with psycopg.connect(postgres.url) as connection:
+        try:
+            return dict(connection.execute(f'SELECT id, n FROM {schema}."{topic}"').fetchall())
+        except psycopg.errors.UndefinedTable:
+            return {}
+
+
+def in_redis(cache, topic):
+    with redis.Redis.from_url(cache.url, decode_responses=True) as client:
+        keys = [key for key in client.scan_iter(f"{topic}:*", 1_000) if "_headwater" not in key]
+        rows = [json.loads(text) for text in client.mget(keys)] if keys else []
+    return {row["id"]: row["n"] for row in rows}
+
+
+@pytest.mark.parametrize("kind", ["postgres", "redis"])
+def test_a_store_that_falls_silent_is_noticed_and_waited_for(log, postgres, cache, kind, caplog):
+    caplog.set_level("INFO", "headwater.sink")
+    topic, schema = log.create(partitions=2), f"s{uuid.uuid4().hex[:8]}"
+    server = postgres if kind == "postgres" else cache
+
+    def rows():
+        return in_postgres(postgres, schema, topic) if kind == "postgres" else in_redis(cache, topic)
+
+    def put(n):
+        log.put(topic, {f"k{key}": {"id": f"k{key}", "n": n + key} for key in range(KEYS)})
+        return {f"k{key}": n + key for key in range(KEYS)}
+
+    with cable(server.port) as wire:
+        url = server.url.replace(f"127.0.0.1:{server.port}", f"{wire.host}:{wire.port}")
+        target = Postgres(url, schema=schema) if kind == "postgres" else Redis(url)
+        feed = Feed(f"{topic}.out", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
+        running = Running(Loop(log.log, feed.sink, topic, target, lambda: feed))
+        expected = put(0)
+        wait_until(lambda: rows() == expected, 30, "the first rows")
+        wire.pull()
+        expected = put(10_000)
+        wait_until(lambda: running.loop._patience.waiting, 60, "that nobody answers")
+        wire.plug()
+        wait_until(lambda: rows() == expected, 60, "the other rows")
+        running.stop()
+
+    assert running.error is None
+    said = [r.getMessage() for r in caplog.records if r.name.endswith("patience")]
+    assert ["is away" in said[0], "is back" in said[-1], len(said)] == [True, True, 2]
