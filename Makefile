@@ -6,7 +6,7 @@ JOINS  := q3,q4,q5,q7,q8,q9,q13,q20
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-logic bench-stores bench-delivery bench-capture bench-report soak clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-logic bench-stores bench-delivery bench-capture bench-recovery bench-report soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -24,7 +24,7 @@ lint: $(VENV)/.setup  ## ruff and mypy
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs: 300 power cuts, 300 kills of the log, 610 of pipelines, 300 of sinks and their database, 100 of captures and theirs, 12 losses of a cluster, 100 orders of arrival, 100 histories of tables, a key with a million rows, 100,000 fuzzed requests; KIND=stage SEEDS=0-9 for a slice
+test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs: 300 power cuts, 300 kills of the log, 610 of pipelines, 300 of sinks, their stores, their receiver and the log, 200 of captures and their databases, 12 losses of a cluster, 100 orders of arrival, 100 histories of tables, a key with a million rows, 100,000 fuzzed requests; KIND=stage SEEDS=0-9 for a slice
 	@$(BIN)/python tests/crash/faults.py $(if $(KIND),--kind $(KIND)) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-log: $(VENV)/.setup $(VENV)/.setup-test  ## the embedded log against Apache Kafka
@@ -61,14 +61,18 @@ bench-joins: $(VENV)/.setup $(VENV)/.setup-test .venv-flink/.setup  ## joins bes
 bench-logic: $(VENV)/.setup  ## CPU of the operators of joins without Spark; EVENTS=400000, PROFILE=1 shows where it goes
 	@$(BIN)/python bench/logic.py $(ARGS)
 
-bench-capture: $(VENV)/.setup $(VENV)/.setup-test  ## what capturing PostgreSQL costs, streaming and snapshot, published; ROWS=500000
-	@$(BIN)/python bench/capture.py --rows $(or $(ROWS),500000)
+bench-capture: $(VENV)/.setup $(VENV)/.setup-test .cache/debezium/.setup  ## what capturing PostgreSQL and MariaDB costs beside Debezium, streaming and snapshot (about 15 minutes); ROWS=1000000
+	@$(BIN)/python bench/capture.py --rows $(or $(ROWS),1000000) $(ARGS)
+	@$(BIN)/python bench/report.py
+
+bench-recovery: $(VENV)/.setup $(VENV)/.setup-test  ## how long a view is away: back from its checkpoint, from where it was saved, from the log; KEYS=, RECORDS=
+	@KEYS=$(or $(KEYS),200000) RECORDS=$(or $(RECORDS),2000000) $(BIN)/python bench/recovery.py
 	@$(BIN)/python bench/report.py
 
 bench-stores: $(VENV)/.setup  ## LMDB, SQLite and a dict as keyed state, with workers that change shards
 	@$(BIN)/python bench/stores.py
 
-bench-delivery: $(VENV)/.setup $(VENV)/.setup-test  ## rows a second from a topic into stores, against the plain way to load them; ROWS=1000000
+bench-delivery: $(VENV)/.setup $(VENV)/.setup-test  ## rows a second from a topic into each store, against the plain way to load it; ROWS=1000000, STORES=postgres,redis for some
 	@ROWS=$(or $(ROWS),1000000) $(BIN)/python bench/delivery.py $(ARGS)
 	@$(BIN)/python bench/report.py
 
@@ -85,6 +89,9 @@ clean:  ## remove the virtual environment and everything that was built or measu
 $(VENV)/.setup: pyproject.toml scripts/setup src/headwater/pipeline/jars.py src/headwater/operate/classes.py
 	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/setup
 	@touch $@
+
+.cache/debezium/.setup: scripts/setup-debezium bench/debezium/pom.xml bench/debezium/Capture.java
+	@scripts/setup-debezium
 
 .venv-flink/.setup: scripts/setup-flink
 	@PYTHON=$(PYTHON) scripts/setup-flink

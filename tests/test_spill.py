@@ -5,8 +5,10 @@ import os
 import pytest
 
 import headwater as hw
+from headwater.errors import StorageError
 from headwater.outgoing import Record
 from headwater.spill import Spill
+from smalldisk import small_disk
 
 
 def record(number: int) -> Record:
@@ -112,3 +114,50 @@ def test_a_folder_belongs_to_one_writer_at_a_time(tmp_path):
         Spill(tmp_path, 1 << 20)
     first.close()
     Spill(tmp_path, 1 << 20).close()
+
+
+def refused(spill: Spill, kept: int) -> int:
+    """Gives it records until one is refused; how many it has then."""
+    for number in range(kept, 100_000):
+        try:
+            assert spill.append(record(number), number)
+        except StorageError:
+            return number
+    raise AssertionError("no record was refused")
+
+
+@pytest.mark.parametrize("bytes_max", [1 << 20, 16_000])
+def test_a_full_disk_refuses_a_record_and_keeps_those_before_it(tmp_path, bytes_max):
+    """Whether it is met inside a file or where the next one is begun."""
+    with small_disk(tmp_path / "disk", 1 << 20) as disk:
+        spill = Spill(disk.folder / "spill", bytes_max)
+        assert spill.append(record(0), 0)
+        kept = 1
+        for _ in range(2):
+            disk.fill()
+            kept = refused(spill, kept)
+            assert refused(spill, kept) == kept
+            assert values(spill, 2 * kept) == list(range(kept))
+            disk.empty()
+            for _ in range(20):
+                assert spill.append(record(kept), kept)
+                kept += 1
+        spill.close()
+        again = Spill(disk.folder / "spill", bytes_max)
+        assert values(again, 2 * kept) == list(range(kept))
+        again.close()
+
+
+def test_what_was_sent_while_the_disk_was_full_is_given_again_until_that_is_noted(tmp_path):
+    with small_disk(tmp_path / "disk", 1 << 20) as disk:
+        spill = filled(disk.folder / "spill", 10)
+        names = [each.headers for each in spill.first(4)]
+        disk.fill()
+        with pytest.raises(StorageError, match="No space left"):
+            spill.pass_over({})
+        assert [each.headers for each in spill.first(4)] == names
+        disk.empty()
+        spill.pass_over({})
+
+        assert values(spill) == [4, 5, 6, 7, 8, 9]
+        spill.close()

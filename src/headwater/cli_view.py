@@ -1,4 +1,4 @@
-"""The commands that look after views: list, status, rows, reset, scale, state, rebuild, check."""
+"""The commands that look after views: list, status, rows, reset, scale, state, save, fetch, rebuild, check."""
 
 import difflib
 from pathlib import Path
@@ -121,6 +121,32 @@ def _shown_size(stored: Any) -> dict[str, str]:
         "bytes of files": f"{stored.file_bytes:,}",
         "largest shard": f"{stored.largest} ({stored.largest_bytes:,} bytes)",
     }
+
+
+@view.command("save", epilog=examples("headwater view save revenue s3://bucket/state"))
+def view_save(
+    name: Annotated[str, typer.Argument(help="The view.", show_default=False)],
+    url: Annotated[
+        str, typer.Argument(help="A folder, or a URL like s3://bucket/folder.", show_default=False)
+    ],
+) -> None:
+    """Put the checkpoint and state of a view that stands where another machine can fetch them."""
+    from headwater.operate.saved import save
+
+    saved = save(load(), name, url)
+    typer.echo(f"view {name}: batch {saved.batch} is saved, {saved.files} files, {saved.size_bytes:,} bytes")
+
+
+@view.command("fetch", epilog=examples("headwater view fetch revenue s3://bucket/state"))
+def view_fetch(
+    name: Annotated[str, typer.Argument(help="The view.", show_default=False)],
+    url: Annotated[str, typer.Argument(help="Where it was saved.", show_default=False)],
+) -> None:
+    """Bring the checkpoint and state of a view to this machine; the next start goes on from them."""
+    from headwater.operate.saved import fetch
+
+    saved = fetch(load(), name, url)
+    typer.echo(f"view {name}: batch {saved.batch} is here, {saved.files} files, {saved.size_bytes:,} bytes")
 
 
 @view.command(

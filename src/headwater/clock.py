@@ -3,7 +3,7 @@
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
+__all__ = ["Clock", "SteadyClock", "SystemClock"]
 
 
 class Clock(Protocol):
@@ -26,3 +26,18 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+class SteadyClock:
+    """Another clock's wall time at the start, and from there on what has elapsed: for dues and time-outs that a clock which is set must not move."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._start_ms = clock.now_ms()
+        self._start = clock.monotonic()
+
+    def now_ms(self) -> int:
+        return self._start_ms + round((self._clock.monotonic() - self._start) * 1000)
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()

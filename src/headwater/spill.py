@@ -13,6 +13,8 @@ import os
 import struct
 import threading
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -124,9 +126,9 @@ class Spill:
     def pass_over(self, ends: Ends) -> None:
         """What `first` gave last is in the log; what comes behind it will stand behind ``ends``."""
         with self._lock:
-            count, self._place = self._ahead
-            self._ahead = (0, self._place)
+            count, place = self._ahead
             self._write_mark(Mark(self.mark.id, self.mark.sent + count, ends))
+            self._place, self._ahead = place, (0, place)
             self._forget()
 
     def name(self, number: int) -> str:
@@ -166,27 +168,31 @@ class Spill:
             self._tail = os.open(self._path(max(self._sizes)), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def _next_file(self) -> None:
-        if self._tail >= 0:
-            os.fdatasync(self._tail)
-            os.close(self._tail)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self._tail = os.open(self._path(self.end), flags, 0o600)
-        _sync_folder(self.folder)
+        with _written(self.folder):
+            if self._tail >= 0:
+                os.fdatasync(self._tail)
+            fresh = os.open(
+                self._path(self.end), flags, 0o600
+            )  # a full disk refuses here, while nothing has changed
+            if self._tail >= 0:
+                os.close(self._tail)
+            self._tail = fresh
+            _sync_folder(self.folder)
         self._sizes[self.end] = 0
         if self.end == self.mark.sent:
             self._place = (self.end, 0)
 
     def _write(self, frame: bytes) -> None:
         base = max(self._sizes)
-        try:
-            written = os.write(self._tail, frame)
-            if written < len(frame):
-                raise OSError(f"{written} of {len(frame)} bytes were written")
-        except OSError as error:
-            os.ftruncate(self._tail, self._sizes[base])
-            raise StorageError(
-                f"the spill file in {self.folder} cannot be written", got=str(error)
-            ) from error
+        with _written(self.folder):
+            try:
+                written = os.write(self._tail, frame)
+                if written < len(frame):
+                    raise OSError(f"{written} of {len(frame)} bytes were written")
+            except OSError:
+                os.ftruncate(self._tail, self._sizes[base])
+                raise
         self._sizes[base] += len(frame)
 
     def _forget(self) -> None:
@@ -214,13 +220,24 @@ class Spill:
 
     def _write_mark(self, mark: Mark) -> None:
         fresh = self.folder / f"{MARK}.new"
-        with fresh.open("wb") as file:
-            file.write(msgspec.json.encode(mark))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.folder / MARK)
-        _sync_folder(self.folder)
+        with _written(self.folder):
+            with fresh.open("wb") as file:
+                file.write(msgspec.json.encode(mark))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.folder / MARK)
+            _sync_folder(self.folder)
         self.mark = mark
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"the spill file in {folder} cannot be written", got=str(error), hint="make room there"
+        ) from error
 
 
 def _bodies(path: Path, start: int, end: int, count: int) -> tuple[list[Body], int]:

@@ -39,6 +39,8 @@ class Kind:
     amount_variable: str = "CRASH_ROUNDS"
     variant: str | None = None
     """What CRASH_KIND says to a test file of several kinds."""
+    tells: bool = False
+    """Whether a test file of one kind tells what each seed did; one of several always does."""
 
 
 STAGE = "pipeline/test_stage_kill.py"
@@ -51,13 +53,14 @@ KINDS = {
     "joins": Kind(STAGE, "kills", 10, (0, 9), variant="joins"),
     "joins-kafka": Kind(STAGE, "kills", 10, (0, 2), variant="joins-kafka"),
     "joins-executor": Kind(STAGE, "kills", 10, (0, 2), variant="joins-executor"),
-    "sink": Kind("sink/test_sink_kill.py", "kills", 10, (0, 29), "SINK_SEED", "SINK_KILLS"),
+    "sink": Kind("sink/test_sink_kill.py", "kills", 10, (0, 29), "SINK_SEED", "SINK_KILLS", tells=True),
     "time": Kind("pipeline/test_any_order.py", "orders of arrival", 1, (0, 99), "TIME_SEED", "TIME_SEEDS"),
     "tables": Kind(
         "pipeline/test_any_tables.py", "histories of tables", 1, (0, 99), "TABLES_SEED", "TABLES_SEEDS"
     ),
     "skew": Kind("pipeline/test_skew.py", "rows of a key", 1_000_000, (0, 0), "SKEW_SEED", "SKEW_ROWS"),
     "capture": Kind("capture/test_capture_kill.py", "kills", 10, (0, 9)),
+    "capture-mariadb": Kind("capture/test_mariadb_kill.py", "kills", 10, (0, 9)),
     "cluster": Kind("deploy/test_cluster.py", "losses", 4, (0, 2), "CLUSTER_SEED", "CLUSTER_LOSSES"),
     "fuzz": Kind("kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
 }
@@ -83,7 +86,8 @@ def run(name: str, first: int, last: int) -> bool:
     kind, began = KINDS[name], dt.datetime.now(dt.UTC)
     chosen, commit = environment(kind, first, last), _commit()
     command = [sys.executable, "-m", "pytest", str(TESTS / kind.test), "--timeout", str(SLICE_S), "-q"]
-    if kind.variant:
+    tells = kind.tells or kind.variant is not None
+    if tells:
         command += ["-k", SEEDED]
     with tempfile.TemporaryDirectory() as folder:
         tally = Path(folder) / "tally"
@@ -91,9 +95,7 @@ def run(name: str, first: int, last: int) -> bool:
         outcome = _outcome(command, told)
         seconds = round((dt.datetime.now(dt.UTC) - began).total_seconds())
         whole = {"outcome": outcome, kind.unit: int(chosen[kind.amount_variable]), "seconds": seconds}
-        found = (
-            lines(tally, first, last, outcome) if kind.variant else [{"seeds": f"{first}-{last}", **whole}]
-        )
+        found = lines(tally, first, last, outcome) if tells else [{"seeds": f"{first}-{last}", **whole}]
     with OUTCOMES.open("a") as outcomes:
         for line in found:
             about = {"date": f"{began:%Y-%m-%d}", "kind": name, "seeds": "", "commit": commit}

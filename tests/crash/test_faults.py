@@ -42,6 +42,7 @@ def test_a_whole_run_is_what_was_promised():
         "tables": 100,
         "skew": 1_000_000,
         "capture": 100,
+        "capture-mariadb": 100,
         "cluster": 12,
         "fuzz": 100_000,
     }

@@ -8,6 +8,7 @@ from headwater.log.broker import Broker
 from headwater.log.coordinator import TRANSACTIONS_TOPIC
 from headwater.log.memory import MemoryDisk
 from headwater.log.transaction import EPOCH_MAX, TransactionState
+from headwater.testing import SettableClock
 from protocol import Client
 
 
@@ -216,5 +217,46 @@ def test_no_marker_is_written_before_the_decision_is_on_the_disk():
         assert decisions.high_watermark == decisions.end_offset
         assert (await ending).error_code == ErrorCode.NONE
         await broker.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_transaction_times_out_after_its_time_whatever_the_clock_is_set_to():
+    async def scenario() -> None:
+        clock, disk = SettableClock(), MemoryDisk()
+        broker = Broker(Path("/memory"), disk=disk, clock=clock)
+        broker.catalog.create("t", 1)
+        client = Client(broker)
+
+        async def begin(name: str) -> None:
+            who = await client.call("InitProducerId", 4, transactional_id=name, transaction_timeout_ms=50)
+            await client.call(
+                "AddPartitionsToTxn",
+                3,
+                v3_and_below_transactional_id=name,
+                v3_and_below_producer_id=who.producer_id,
+                v3_and_below_producer_epoch=who.producer_epoch,
+                v3_and_below_topics=[{"name": "t", "partitions": [0]}],
+            )
+
+        async def aborted(of: Broker, name: str) -> None:
+            async with asyncio.timeout(5):
+                while of.transactions.by_id[name].state is not TransactionState.COMPLETE_ABORT:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+
+        await begin("back")
+        clock.jump(-3_600)
+        clock.advance(0.06)
+        await aborted(broker, "back")
+        await begin("ahead")
+        clock.jump(3_600)
+        await asyncio.sleep(0.1)  # its timer goes off: no time has passed
+        assert broker.transactions.by_id["ahead"].state is TransactionState.ONGOING
+        await broker.close()
+        clock.jump(-7_200)
+        again = Broker(Path("/memory"), disk=disk, clock=clock)
+        clock.advance(0.06)
+        await aborted(again, "ahead")
+        await again.close()
 
     asyncio.run(scenario())

@@ -79,3 +79,14 @@ def test_a_log_may_begin_inside_a_batch():
     found = Written().records(10).census(start=4)
 
     assert (found.count("record"), found.holes(), found.kind(3), found.kind(4)) == (6, 0, None, "record")
+
+
+def test_what_was_removed_while_it_was_counted_is_no_hole():
+    written = Written().records(4).records(3).records(2)
+    del written.batches[0]
+    found = written.census()
+
+    assert found.holes() == 4
+    assert (found.behind(4).holes(), found.behind(4).count("record")) == (0, 5)
+    assert (found.behind(20).count("record"), found.behind(20).holes()) == (0, 0)
+    assert found.behind(0) is found

@@ -262,3 +262,13 @@ def test_counts_are_used_from_where_the_log_is_whole_on():
 
     assert (found.processed, found.late, found.compacted, found.waiting) == (14, 1, 3, 2)
     assert found.fault == ""
+
+
+def test_a_hole_in_a_topic_that_is_not_compacted_is_a_loss_and_is_named():
+    holes = {0: Census(10, 30, [Stretch(10, 15, "record"), Stretch(18, 30, "record")])}
+    reading = Reading("t", "v", {0: 28})
+
+    assert account(reading, holes, compacted=True).fault == ""
+    found = account(reading, holes, compacted=False)
+    assert (found.lost, found.compacted, found.produced, found.missing) == (3, 0, 20, 3)
+    assert found.fault.startswith("t → v: the log has lost 3 records")

@@ -106,7 +106,10 @@ def _when_safe(broker: Broker, answer: Message, waiting: list[_Pending]) -> asyn
 def init_producer_id(request: Request) -> Answer:
     body, broker = request.body, request.broker
     if body.transactional_id is None:
-        return _initialised.struct()(producer_id=broker.new_producer_id(), producer_epoch=0)
+        try:
+            return _initialised.struct()(producer_id=broker.new_producer_id(), producer_epoch=0)
+        except Refused as refused:
+            return _initialised.struct()(error_code=refused.code, producer_id=-1, producer_epoch=-1)
     return asyncio.ensure_future(_init_transactional(request))
 
 

@@ -24,7 +24,7 @@ from typing import Any, cast
 import uvloop
 
 from headwater.config import Settings
-from headwater.errors import MachineError, ProtocolError, Refused, UsageError
+from headwater.errors import MachineError, ProtocolError, Refused, StorageError, UsageError, one_line
 from headwater.kafka import admin, catalog, fetch, group, produce, sasl, transaction
 from headwater.kafka.api import HANDLERS, Handler, Request, Waiting
 from headwater.kafka.codec import Message
@@ -434,7 +434,14 @@ async def _serve(settings: Settings, announce: Callable[[str], object]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    broker = Broker(folder, flush=settings.flush, partitions=settings.partitions)
+    try:
+        broker = Broker(folder, flush=settings.flush, partitions=settings.partitions)
+    except (OSError, Refused) as error:
+        raise StorageError(
+            f"data folder {folder} cannot be written",
+            got=one_line(error),
+            hint="make room there, or give this user the right to write",
+        ) from error
     server = Server(broker, settings.host, settings.broker_port, users=settings.users, tls=tls)
     try:
         await server.start()

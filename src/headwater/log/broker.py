@@ -8,11 +8,11 @@ from typing import Literal
 
 import msgspec
 
-from headwater.clock import Clock, SystemClock
+from headwater.clock import Clock, SteadyClock, SystemClock
 from headwater.errors import ErrorCode, Refused
 from headwater.log.commit import Committer
 from headwater.log.coordinator import TRANSACTIONS_TOPIC, Transactions
-from headwater.log.disk import Disk, RealDisk
+from headwater.log.disk import Disk, RealDisk, has_room
 from headwater.log.group import Group, GroupSnapshot
 from headwater.log.offsets import OFFSETS_TOPIC, Offsets
 from headwater.log.partition import Partition
@@ -63,7 +63,7 @@ class Broker:
             self._internal(TRANSACTIONS_TOPIC),
             self.catalog,
             self.offsets,
-            self.clock,
+            SteadyClock(self.clock),
             committed=self.committed,
             new_producer_id=self.new_producer_id,
         )
@@ -116,8 +116,12 @@ class Broker:
     def new_producer_id(self) -> int:
         """An id that was never given out before, also by an earlier run; ids are taken from the disk in blocks."""
         if self._meta.next_producer_id >= self._producer_ids_end:
-            self._producer_ids_end = self._meta.next_producer_id + PRODUCER_ID_BLOCK
-            self._save_meta(_Meta(self._meta.cluster_id, self._producer_ids_end))
+            end = self._meta.next_producer_id + PRODUCER_ID_BLOCK
+            try:
+                self._save_meta(_Meta(self._meta.cluster_id, end))
+            except OSError as error:
+                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{META_FILE}: {error}") from error
+            self._producer_ids_end = end
         self._meta.next_producer_id += 1
         return self._meta.next_producer_id - 1
 
@@ -129,7 +133,7 @@ class Broker:
         await self.transactions.close()
         await self._committer.close()
         self.catalog.close()
-        self._save_meta(self._meta)
+        has_room(lambda: self._save_meta(self._meta))  # else the ids that are left of a block are lost
         self._unlock()
 
     def _restore_groups(self) -> None:

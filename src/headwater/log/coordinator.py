@@ -304,4 +304,6 @@ class Transactions:
             if transaction.state in PREPARED:
                 self._begin(self._carry_out(transaction))
             else:
+                # One that seems to begin later was begun by a clock that was wrong; it must not stay open until then.
+                transaction.started_ms = min(transaction.started_ms, self._clock.now_ms())
                 self._schedule(transaction)

@@ -4,6 +4,7 @@ Nothing else in ``log/`` opens, renames or syncs a file, so a disk that fails, t
 what was not synced (``headwater.testing``) runs the same code. A file belongs to one partition.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -12,7 +13,18 @@ from typing import Protocol
 
 from headwater.errors import StorageError
 
-__all__ = ["Disk", "File", "RealDisk"]
+__all__ = ["Disk", "File", "RealDisk", "has_room"]
+
+
+def has_room(write: Callable[[], None]) -> bool:
+    """Writes what can be done without; False when the disk is full."""
+    try:
+        write()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
 
 
 class File(Protocol):
@@ -113,10 +125,14 @@ class RealDisk:
 
     def replace(self, path: Path, data: bytes) -> None:
         fresh = path.with_name(path.name + ".new")
-        with fresh.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with fresh.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            fresh.unlink(missing_ok=True)  # on a full disk it would be in the way
+            raise
         fresh.replace(path)
         self.sync_folder(path.parent)
 

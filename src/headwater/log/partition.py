@@ -28,7 +28,7 @@ from typing import NamedTuple
 from headwater.errors import ErrorCode, ProtocolError, Refused
 from headwater.log import swap
 from headwater.log.config import TopicConfig
-from headwater.log.disk import Disk
+from headwater.log.disk import Disk, has_room
 from headwater.log.history import History, Summary
 from headwater.log.producer import Aborted, Marker, Producers
 from headwater.log.recovery import recover
@@ -82,6 +82,8 @@ class Partition:
         self.cleaned_to = 0
         """Up to which offset the log has been compacted, since the broker started."""
         self.offline = False
+        self._full = False
+        """Nothing could be written the last time, since the disk had no room."""
         self.on_dirty: Callable[[Partition], None] = lambda _: None
         self.producers = Producers()
         self.closed = History()
@@ -156,6 +158,7 @@ class Partition:
         rolled, self._rolled = self._rolled, []
         renamed, self._renamed = self._renamed, False
         doomed, self._doomed = self._doomed, []
+        unsaved: list[tuple[Segment, bytes]] = []
 
         def sync() -> Callable[[], None]:
             if renamed:
@@ -163,7 +166,8 @@ class Partition:
                 self.disk.sync_folder(self.folder)
             for segment, producers in rolled:
                 segment.file.sync()
-                segment.save_index(producers)
+                if not self._save_index(segment, producers):
+                    unsaved.append((segment, producers))
             if self._sync_on_commit:
                 active.file.sync()
             for (
@@ -171,7 +175,7 @@ class Partition:
             ) in doomed:  # each durably before the next: a hole would look like the end of the log
                 Segment(self.disk, self.folder, base_offset).remove()
                 self.disk.sync_folder(self.folder)
-            return lambda: self._synced(end_offset, rolled)
+            return lambda: self._synced(end_offset, rolled, unsaved)
 
         return sync
 
@@ -290,9 +294,9 @@ class Partition:
         if not self.offline and not self._clean and not self._blank:
             self.begin_sync()()
             self.active.file.sync()
-            self.active.save_index(self.producers.snapshot())
-            manifest = History([*self.closed, self.active.summary])
-            self.disk.replace(self.folder / "manifest", manifest.encode())
+            if self._save_index(self.active, self.producers.snapshot()):
+                manifest = History([*self.closed, self.active.summary])
+                has_room(lambda: self.disk.replace(self.folder / "manifest", manifest.encode()))
         self._release_all()
 
     def remove(self) -> None:
@@ -373,10 +377,29 @@ class Partition:
             _leader_epoch.pack_into(data, _LEADER_EPOCH_AT, LEADER_EPOCH)
             active.append(data, header, base_offset)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno == errno.ENOSPC:
+                self._note_full()
+            else:
                 self.take_offline(error)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        if self._full:
+            self._full = False
+            logger.info("partition %s: there is room again", self.folder.name)
         return base_offset
+
+    def _note_full(self) -> None:
+        if not self._full:
+            logger.error(
+                "partition %s: the disk is full; refusing records until there is room", self.folder.name
+            )
+        self._full = True
+
+    def _save_index(self, segment: Segment, producers: bytes) -> bool:
+        """Writes an index file, which only spares a start the scan; False when there is no room for it."""
+        saved = has_room(lambda: segment.save_index(producers))
+        if not saved:
+            self._note_full()
+        return saved
 
     def _written(self) -> None:
         if not self._sync_on_commit:
@@ -401,16 +424,23 @@ class Partition:
         self.disk.remove(self.folder / "closed")
 
     def _begin_segment(self) -> Segment:
-        closed, self.active = self.active, Segment(self.disk, self.folder, self.end_offset)
-        self.active.file.truncate(0)
+        fresh = Segment(self.disk, self.folder, self.end_offset)
+        fresh.file.truncate(0)  # a full disk refuses here, while nothing has changed
+        closed, self.active = self.active, fresh
         self._renamed = True
         self._rolled.append((closed, self.producers.snapshot()))
         self._unsaved[closed.base_offset] = closed
         self.closed.append(closed.summary)
         return self.active
 
-    def _synced(self, end_offset: int, rolled: list[tuple[Segment, bytes]]) -> None:
+    def _synced(
+        self, end_offset: int, rolled: list[tuple[Segment, bytes]], unsaved: list[tuple[Segment, bytes]]
+    ) -> None:
+        self._rolled[:0] = [each for each in unsaved if each[0].base_offset in self._unsaved]
+        waiting = {segment.base_offset for segment, _ in self._rolled}
         for segment, _ in rolled:
+            if segment.base_offset in waiting:
+                continue  # there was no room for its index file: the next round tries again
             if self._unsaved.pop(segment.base_offset, None) is None:
                 segment.release()  # dropped while it was synced; its files go in the next round, in their order
             else:

@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from pathlib import Path
 
-from headwater.log.disk import Disk
+from headwater.log.disk import Disk, has_room
 from headwater.log.history import History, Summary
 from headwater.log.producer import Marker, Producers
 from headwater.log.segment import Segment, segment_bases
@@ -39,7 +39,8 @@ def recover(disk: Disk, folder: Path, producers: Producers) -> tuple[History, Se
                     Segment(disk, folder, lost).remove()
                 bases.clear()
             if bases:
-                segment.save_index(producers.snapshot())
+                known = producers.snapshot()
+                has_room(lambda: segment.save_index(known))  # noqa: B023  called at once
         if bases:
             segment.release()
             closed.append(segment.summary)

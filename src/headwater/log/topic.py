@@ -179,7 +179,11 @@ class Catalog:
         return msgspec.json.decode(data, type=dict[str, _Entry]) if data else {}
 
     def _write(self, entries: dict[str, _Entry]) -> None:
-        self._disk.replace(self._folder / CATALOG_FILE, msgspec.json.format(msgspec.json.encode(entries)))
+        data = msgspec.json.format(msgspec.json.encode(entries))
+        try:
+            self._disk.replace(self._folder / CATALOG_FILE, data)
+        except OSError as error:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{CATALOG_FILE}: {error}") from error
         self._entries = entries
 
     def _open_folders(self) -> None:

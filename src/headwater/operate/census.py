@@ -26,7 +26,7 @@ class Stretch(NamedTuple):
 
 
 class Census:
-    """One partition between ``start`` and ``end``. What is in no stretch is a hole: compaction has taken it."""
+    """One partition between ``start`` and ``end``. What is in no stretch is a hole: compaction has taken it, or it was lost."""
 
     def __init__(self, start: int, end: int, stretches: Iterable[Stretch]) -> None:
         self.start = start
@@ -34,6 +34,10 @@ class Census:
         self._stretches = list(_joined(_clipped(stretches, start, end)))
         self._firsts = [each.first for each in self._stretches]
         self._sums: dict[Kind, list[int]] = {}
+
+    def behind(self, start: int) -> "Census":
+        """The same of a log that begins later."""
+        return self if start <= self.start else Census(start, max(start, self.end), self._stretches)
 
     def count(self, *kinds: Kind, first: int = 0, end: int | None = None) -> int:
         """How many offsets from ``first`` up to ``end`` are of these kinds."""

@@ -1,16 +1,16 @@
 """Ledger: the account of every topic and each of its consumers, in records. Nothing may be missing from it, and nothing twice.
 
-    produced = processed + waiting + dead + late + invalid + duplicate + shed + expired + compacted + aborted
+    produced = processed + waiting + dead + late + invalid + shed + expired + compacted + aborted
 
     produced                   batch headers of the topic, what is gone from it, and the records of ``<topic>.shed``
     waiting, aborted           batch headers behind the consumer's position; transactions by their markers
-    expired, compacted         offsets in front of the log's start that the consumer had not passed; offsets that no batch has any more
+    expired, compacted         offsets in front of the log's start that the consumer had not passed; offsets that no batch of a compacted topic has any more
     dead                       letters of the sink in ``<topic>.dead`` that stand before its position, each place once
     late, invalid              what the view's batches have counted (``Result.taken``)
-    duplicate                  nothing yet: rows that a view leaves out as duplicates were read, and are processed
     shed                       records of ``<topic>.shed``
     processed                  what the consumer itself has counted, since it counts; what it has passed before, by its position
 
+Offsets that no batch has in a topic that is not compacted are lost: they are in no term, and the account does not add up.
 A consumer's own count is used as far back as the log is whole: what was removed behind it cannot be counted in the log again.
 """
 
@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from headwater.access import Log
 from headwater.client import TIMEOUT_S, Client, admin
@@ -40,7 +41,6 @@ TERMS = (
     "dead",
     "late",
     "invalid",
-    "duplicate",
     "shed",
     "expired",
     "compacted",
@@ -88,11 +88,12 @@ class Account(msgspec.Struct, frozen=True):
     dead: int = 0
     late: int = 0
     invalid: int = 0
-    duplicate: int = 0
     shed: int = 0
     expired: int = 0
     compacted: int = 0
     aborted: int = 0
+    lost: int = 0
+    """Offsets that no batch has although nobody may have removed them: no term, always wrong."""
     beyond: int = 0
     """Offsets between the end of the log and a position behind it: no term, always wrong."""
 
@@ -107,6 +108,8 @@ class Account(msgspec.Struct, frozen=True):
         line = f"{self.topic} → {self.consumer}"
         if self.beyond:
             return f"{line}: the consumer is {self.beyond:,} offsets behind the end of the topic"
+        if self.lost:
+            return f"{line}: the log has lost {self.lost:,} records: the topic is not compacted, and no batch has their offsets"
         if self.missing > 0:
             return f"{line}: {self.missing:,} of {self.produced:,} records are missing"
         if self.missing < 0:
@@ -127,11 +130,15 @@ def accounts(log: Log, names: Collection[str] = ()) -> list[Account]:
         chosen += [Reading(name, NOBODY, {}) for name in names if name not in shown]
         topics = {each.topic for each in chosen}
         counted = {name: _census(client, batches, name) for name in sorted(topics)}
+        compacted = _compacted(log, topics)
         shed = {name: _shed(client, batches, name) for name in topics if f"{name}{SHED}" in known}
     finally:
         client.close()
         batches.close()
-    made = [account(each, counted[each.topic], shed.get(each.topic, 0)) for each in chosen]
+    made = [
+        account(each, counted[each.topic], shed.get(each.topic, 0), compacted=each.topic in compacted)
+        for each in chosen
+    ]
     return sorted(made, key=lambda each: (each.topic, each.consumer))
 
 
@@ -144,8 +151,10 @@ def check(log: Log, names: Collection[str] = ()) -> list[Account]:
     return found
 
 
-def account(reading: Reading, partitions: Mapping[int, Census], shed: int = 0) -> Account:
-    """What has become of the records of a topic for one consumer."""
+def account(
+    reading: Reading, partitions: Mapping[int, Census], shed: int = 0, *, compacted: bool = True
+) -> Account:
+    """What has become of the records of a topic for one consumer. ``compacted``: the log may leave offsets out of it."""
     position, tallies = reading.position, _usable(reading, partitions)
     since = {partition: at for each in tallies for partition, at in each.since.items()}
     sums: Counter[str] = Counter()
@@ -155,7 +164,7 @@ def account(reading: Reading, partitions: Mapping[int, Census], shed: int = 0) -
         counted_from = min(since.get(number, at), at)
         on_records = [o for o in letters if o < counted_from and census.kind(o) in {"record", "open"}]
         sums["expired"] += max(census.start - at, 0)
-        sums["compacted"] += census.holes()
+        sums["compacted" if compacted else "lost"] += census.holes()
         sums["produced"] += census.count("record", "open", "aborted")
         sums["aborted"] += census.count("aborted")
         sums["waiting"] += census.count("record", "open", first=at)
@@ -164,7 +173,7 @@ def account(reading: Reading, partitions: Mapping[int, Census], shed: int = 0) -
         sums["beyond"] += max(at - census.end, 0)
     for each in tallies:
         sums.update(processed=each.processed, late=each.late, invalid=each.invalid)
-    sums["produced"] += sums["expired"] + sums["compacted"] + shed
+    sums["produced"] += sums["expired"] + sums["compacted"] + sums["lost"] + shed
     return Account(reading.topic, reading.consumer, shed=shed, **sums)
 
 
@@ -188,11 +197,30 @@ def _usable(reading: Reading, partitions: Mapping[int, Census]) -> list[Tally]:
 
 def _census(client: Client, batches: Batches, topic: str) -> dict[int, Census]:
     leaders, bounds = batches.leaders(topic), client.bounds(topic)
-    return {
+    found = {
         number: take(batches.read(leaders[number], topic, number, start, end), start, end)
         for number, (start, end) in bounds.items()
         if number in leaders
     }
+    starts = client.bounds(topic)  # what retention took while we read is no hole
+    return {number: each.behind(starts[number][0]) for number, each in found.items()}
+
+
+def _compacted(log: Log, topics: Collection[str]) -> set[str]:
+    """Those of the topics from which the log takes records that newer ones replace."""
+    if not topics:
+        return set()
+    asked = admin(log)
+    try:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+        answers = {
+            each.name: answer.result(TIMEOUT_S) for each, answer in asked.describe_configs(resources).items()
+        }
+    except (KafkaException, TimeoutError) as error:
+        raise MachineError(
+            f"log {log} does not answer", got=str(error), hint="is the broker running?"
+        ) from error
+    return {name for name, config in answers.items() if "compact" in config["cleanup.policy"].value}
 
 
 def _shed(client: Client, batches: Batches, topic: str) -> int:

@@ -44,6 +44,7 @@ LOOK_SECONDS = 1
 FOLLOW_SECONDS_MAX = 60.0
 """How long a swap takes at most, from the fence to the result that shows it."""
 STOP_SECONDS_MAX = 60.0
+DISK_FAULTS = ("No space left on device", "Read-only file system", "Disk quota exceeded")
 TWO_DRIVERS = "Multiple streaming "
 """Queries or jobs: what Spark's messages say when it meets another driver's files in a checkpoint."""
 
@@ -247,11 +248,11 @@ class Runner:
     def _start_query(self, prepared: Prepared, *, once: bool) -> None:
         view, checkpoint, frame = prepared.view, self._checkpoints[prepared.view.name], prepared.frame
         if view.latency == "realtime" and not once:
-            checkpoint.begin()
+            self._begin(view.name, checkpoint)
             writer = self._realtime_writer(view, frame, checkpoint)
         else:
             publisher = self._publisher(prepared, checkpoint, paced=not once)
-            checkpoint.begin()
+            self._begin(view.name, checkpoint)
             if once:  # nobody sends ticks while it runs
                 self._ticks.send(view.name, publisher.due_ms, wait=True)
             writer = frame.writeStream.foreachBatch(publisher)
@@ -376,5 +377,21 @@ class Runner:
         cause = said.partition("terminated with exception: ")[2] or said
         if TWO_DRIVERS in cause:  # Spark has noticed it before our own transaction did
             return Fenced(f"view {name!r} is run by another driver now", hint="this one ends")
+        disk = next((words for words in DISK_FAULTS if words in str(error)), "")
+        if disk:
+            return self._unwritable(name, disk)
         log = session.data(self.settings) / "spark.log"
         return MachineError(f"view {name!r} has stopped", got=cause, hint=f"Spark's log is {log}")
+
+    def _begin(self, name: str, checkpoint: Checkpoint) -> None:
+        try:
+            checkpoint.begin()
+        except OSError as error:
+            raise self._unwritable(name, error.strerror or str(error)) from error
+
+    def _unwritable(self, name: str, got: str) -> StorageError:
+        return StorageError(
+            f"view {name!r} has stopped: its checkpoints and state in {session.data(self.settings)} cannot be written",
+            got=got,
+            hint="make room there, or let this user write; the next start goes on behind the last result",
+        )

@@ -19,3 +19,7 @@ class SettableClock:
     def advance(self, seconds: float) -> None:
         self._elapsed += seconds
         self._now_ms += int(seconds * 1000)
+
+    def jump(self, seconds: float) -> None:
+        """Somebody sets the clock: another time, and none has passed."""
+        self._now_ms += int(seconds * 1000)

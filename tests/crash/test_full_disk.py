@@ -1,0 +1,150 @@
+"""The embedded log on a disk without room: it refuses, serves, says so once, and goes on when there is room."""
+
+import signal
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewTopic
+
+from headwater.client import Client, admin, producer
+from servers import BrokerProcess, wait_until
+from smalldisk import SmallDisk, small_disk
+
+DISK_BYTES = 8 << 20
+RECORD_BYTES = 5_000
+SEGMENT = {"segment.bytes": str(1 << 20)}
+"""Small, so that segments are closed while there is no room for their indexes."""
+
+
+@pytest.fixture
+def disk(tmp_path):
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        yield disk
+
+
+@pytest.fixture
+def server(disk, tmp_path):
+    process = BrokerProcess(disk.folder / "data", "--flush", "commit")
+    process.log = tmp_path / "broker.log"
+    process.start()
+    yield process
+    if process._process.poll() is None:
+        process.end(signal.SIGKILL)
+
+
+class Told:
+    """A producer, and what the log has told it of each record."""
+
+    def __init__(self, bootstrap: str, *, patience_ms: int = 1_500) -> None:
+        self._producer = producer(
+            bootstrap, **{"message.timeout.ms": patience_ms, "batch.num.messages": 20, "linger.ms": 1}
+        )
+        self.kept: list[bytes] = []
+        self.refused: list[bytes] = []
+
+    def send(self, word: str, count: int = 1) -> None:
+        def told(error, message):
+            (self.refused if error else self.kept).append(message.value())
+
+        for number in range(count):
+            value = f"{word} {number} ".encode().ljust(RECORD_BYTES, b".")
+            self._producer.produce("t", value, on_delivery=told)
+        assert self._producer.flush(30) == 0
+
+
+def create(server: BrokerProcess, topic: str) -> None:
+    asking = admin(server.bootstrap)
+    asking.create_topics([NewTopic(topic, 1, 1, config=SEGMENT)])[topic].result(20)
+
+
+def read(server: BrokerProcess) -> list[bytes]:
+    return [record.value() for record in Client(server.bootstrap).read(["t"])]
+
+
+def fill(server: BrokerProcess, disk: SmallDisk) -> Told:
+    """Writes until there is no room, in a topic of small segments; nothing at all can be written then."""
+    create(server, "t")
+    disk.fill(leave_bytes=DISK_BYTES // 2)
+    told = Told(server.bootstrap)
+    told.send("first", 1_000)
+    assert told.kept
+    assert told.refused
+    disk.fill()
+    return told
+
+
+def test_a_full_disk_loses_nothing_that_was_acknowledged_and_is_over_when_there_is_room(server, disk):
+    told = fill(server, disk)
+
+    assert read(server) == told.kept
+    with pytest.raises(KafkaException, match="No space left"):
+        create(server, "u")
+    disk.empty()
+    again = Told(server.bootstrap, patience_ms=20_000)
+    again.send("later", 20)
+
+    assert again.refused == []
+    assert read(server) == told.kept + again.kept
+    create(server, "u")
+    said = server.log.read_text()
+    assert said.count("partition t-0: the disk is full; refusing records until there is room") == 1
+    assert said.count("partition t-0: there is room again") == 1
+    assert "Traceback" not in said
+    assert "offline" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_broker_stops_and_starts_on_a_full_disk(server, disk, number):
+    told = fill(server, disk)
+
+    assert server.end(number) == (0 if number == signal.SIGTERM else -number)
+    server.start()
+    assert read(server) == told.kept
+    disk.empty()
+    again = Told(server.bootstrap, patience_ms=20_000)
+    again.send("later", 20)
+    assert server.end() == 0
+    server.start()
+
+    assert read(server) == told.kept + again.kept
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_transaction_that_found_no_room_is_whole_or_not_there_at_all(server, disk):
+    told = fill(server, disk)
+    disk.empty()
+    writer = producer(
+        server.bootstrap, **{"transactional.id": "x", "message.timeout.ms": 20_000, "batch.num.messages": 5}
+    )
+    writer.init_transactions(20)
+    writer.begin_transaction()
+    disk.fill(leave_bytes=4 * RECORD_BYTES)
+    for number in range(40):
+        writer.produce("t", f"whole {number} ".encode().ljust(RECORD_BYTES, b"."))
+    writer.poll(1)
+    assert read(server) == told.kept  # none of it can be seen before it is committed
+    disk.empty()
+    writer.commit_transaction(30)
+
+    found = read(server)
+    assert found[: len(told.kept)] == told.kept
+    assert len(found) == len(told.kept) + 40
+
+
+def test_a_read_only_data_folder_is_said_in_one_line(server, disk):
+    told = fill(server, disk)
+    disk.empty()
+    assert server.end() == 0
+    disk.forbid()
+    server.log.write_text("")
+    server.launch()
+    wait_until(lambda: server._process.poll() is not None, 20, "the end of the broker")
+
+    assert server._process.poll() == 5
+    said = server.log.read_text()
+    assert "cannot be written" in said
+    assert "Read-only file system" in said
+    assert "Traceback" not in said
+    disk.allow()
+    server.start()
+    assert read(server) == told.kept

@@ -1,0 +1,132 @@
+"""The three ways back to a view's state: its checkpoint, a place where it was saved, and the log. The view is right after each."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import headwater as hw
+from headwater.errors import StorageError, UsageError
+from headwater.operate.reset import reset
+from headwater.operate.saved import fetch, save
+from headwater.pipeline import session
+from ordershop import Shop, orders
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def view(shop: Shop) -> tuple[hw.App, str]:
+    """A view with state of Spark's and of ours, that has read 100 orders and stands."""
+    app, name = shop.app(), shop.name("by_customer")
+
+    @app.view(name=name, key=["customer_id"])
+    def _(orders):
+        return (
+            orders.groupBy("customer_id")
+            .agg({"cents": "sum", "order_id": "count"})
+            .toDF("customer_id", "cents", "n")
+        )
+
+    shop.make("orders")
+    shop.send(orders(100))
+    shop.run(app)
+    return app, name
+
+
+def expected(count: int) -> dict[str, dict]:
+    rows: dict[str, dict] = {}
+    for order in orders(count):
+        key = order.customer_id
+        row = rows.setdefault(str(key), {"customer_id": key, "cents": 0, "n": 0})
+        row["cents"] += order.cents
+        row["n"] += 1
+    return rows
+
+
+def folder(shop: Shop, name: str) -> Path:
+    return shop.settings.data / "checkpoints" / name
+
+
+def lose(shop: Shop, name: str) -> None:
+    """Another machine: neither checkpoint nor copies are there."""
+    shutil.rmtree(folder(shop, name))
+    shutil.rmtree(session.copies(shop.settings), ignore_errors=True)
+
+
+def go_on(shop: Shop, app: hw.App, name: str) -> None:
+    shop.send(orders(100, 100))
+    shop.run(app)
+    assert shop.table(name) == expected(200)
+
+
+def test_a_checkpoint_goes_on_without_the_copies_of_its_state(shop, view):
+    app, name = view
+    shutil.rmtree(session.copies(shop.settings))
+    go_on(shop, app, name)
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_machine_that_lacks_the_state_fetches_it_and_goes_on(shop, view, tmp_path, scheme):
+    app, name = view
+    url = f"{scheme}{tmp_path / 'saved'}"
+    saved = save(shop.settings, name, url)
+    lose(shop, name)
+    fetched = fetch(shop.settings, name, url)
+
+    assert fetched == saved
+    before = len(shop.records(name))
+    go_on(shop, app, name)
+    assert len(shop.records(name)) == before + len(
+        expected(200)
+    )  # each row has changed once: nothing was done again
+
+
+def test_a_view_is_made_anew_from_the_log_when_its_state_is_gone(shop, view):
+    app, name = view
+    lose(shop, name)
+    shop.send(orders(100, 100))
+    with pytest.raises(UsageError, match="headwater view reset"):
+        shop.run(app)
+    reset(shop.settings, name)
+    shop.run(app)
+
+    assert shop.table(name) == expected(200)
+
+
+def test_what_was_saved_before_the_last_result_is_refused_and_a_new_save_takes_its_place(
+    shop, view, tmp_path
+):
+    app, name = view
+    url = str(tmp_path / "saved")
+    old = save(shop.settings, name, url)
+    go_on(shop, app, name)
+    kept = folder(shop, name).rename(tmp_path / "kept")
+    with pytest.raises(UsageError, match=r"older than the log.*headwater view reset"):
+        fetch(shop.settings, name, url)
+    kept.rename(folder(shop, name))
+    new = save(shop.settings, name, url)
+
+    assert new.batch > old.batch
+    assert [path.name for path in (tmp_path / "saved" / name / new.run).iterdir()] == [str(new.batch)]
+
+
+def test_what_cannot_be_saved_or_fetched_is_said(shop, view, tmp_path):
+    _, name = view
+    url = str(tmp_path / "saved")
+    with pytest.raises(UsageError, match="here already"):
+        fetch(shop.settings, name, url)
+    with pytest.raises(UsageError, match="no view 'nothing' with results"):
+        save(shop.settings, "nothing", url)
+    with pytest.raises(UsageError, match=r"no place for checkpoints.*s3://bucket"):
+        save(shop.settings, name, "gopher://there")
+    saved = save(shop.settings, name, url)
+    lose(shop, name)
+    with pytest.raises(UsageError, match="nothing saved"):
+        fetch(shop.settings, name, str(tmp_path / "elsewhere"))
+    with pytest.raises(UsageError, match="no checkpoint to save"):
+        save(shop.settings, name, url)
+    next((tmp_path / "saved" / name / saved.run).glob("*/offsets/*")).unlink()
+    with pytest.raises(StorageError, match="not whole"):
+        fetch(shop.settings, name, url)
+    assert not folder(shop, name).exists()
