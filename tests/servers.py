@@ -17,6 +17,8 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from headwater.client import Client
+
 both_logs = pytest.mark.parametrize(
     "bootstrap", ["broker", "kafka"], ids=["embedded", "kafka"], indirect=True
 )
@@ -36,6 +38,14 @@ def wait_until(condition: Callable[[], object], seconds: float = 30, what: str =
         if time.monotonic() > limit:
             raise TimeoutError(f"{what} did not come true within {seconds} s")
         time.sleep(0.02)
+
+
+def wait_settled(client: Client, *topics: str) -> None:
+    """Waits until readers see all of some topics: Apache Kafka writes the end of a transaction into them after it has said that it is committed."""
+    wait_until(
+        lambda: client.end_offsets(topics) == client.end_offsets(topics, uncommitted=True),
+        what=f"the end of all transactions in {', '.join(topics)}",
+    )
 
 
 def answers(port: int) -> bool:

@@ -1,5 +1,8 @@
 """Packing, against the encoder of single records and the hash of single keys."""
 
+import subprocess
+import sys
+
 import cramjam
 import pyarrow as pa
 from hypothesis import given
@@ -93,3 +96,16 @@ def test_columns_of_other_kinds_of_bytes_become_columns():
         [b"a", None],
     ):
         assert column(each).equals(pa.array([b"a", None], pa.large_binary()))
+
+
+def test_what_writes_does_not_load_pandas():
+    """It would be a third of the memory of a capture."""
+    code = """
+import sys
+from headwater.bulk.packing import column, packed, spread
+keys, values = column([b"a", None, b"b"]), column([None, b"1", b"2"])
+assert sum(part.records for _, *some in spread(keys, values, 4, 0) for part in packed(*some)) == 3
+import headwater.bulk.chosen
+sys.exit("pandas" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

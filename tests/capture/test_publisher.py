@@ -12,7 +12,7 @@ from headwater.capture.source import Record
 from headwater.client import Client
 from headwater.errors import Fenced
 from headwater.partition import murmur2
-from servers import both_logs
+from servers import both_logs, wait_settled
 
 pytestmark = both_logs
 MANY = 30_000
@@ -29,6 +29,7 @@ def new_topic(log: str | Access, partitions: int = 1) -> str:
 def committed(log: str | Access, *topics: str) -> list[tuple[str, int, bytes | None, bytes | None]]:
     client = Client(log)
     try:
+        wait_settled(client, *topics)
         return [(m.topic(), m.partition(), m.key(), m.value()) for m in client.read(topics)]
     finally:
         client.close()

@@ -15,6 +15,7 @@ from headwater.record import LZ4, TRANSACTIONAL, frame, lz4_frame
 
 __all__ = ["Packed", "column", "hashes", "packed", "spread"]
 
+BYTES = pa.large_binary()
 BATCH_BYTES = 900_000
 """Of records before they are compressed: brokers take a megabyte unless they are told otherwise."""
 BATCH_RECORDS = 1 << 14
@@ -22,8 +23,6 @@ COMPRESSED_BYTES_MIN = 1024
 """A smaller batch is sent as it is."""
 NULL = 1
 """The length -1, as it is written."""
-PLAIN, NO_HEADERS, NOTHING = (pa.scalar(each, pa.large_binary()) for each in (b"\0\0", b"\0", b""))
-"""What stands in every record between its length and its place, what it ends with, and what is between columns."""
 SEED, FACTOR = np.uint32(0x9747B28C), np.uint32(0x5BD1E995)
 
 
@@ -41,12 +40,18 @@ class Packed(NamedTuple):
 
 
 def column(values: Any) -> pa.Array:
-    """pa.Array and nulls as a column of large binaries."""
+    """Bytes and nulls as a column of large binaries. Made by hand: Arrow's own way loads pandas, which takes 40 MB."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
-    if not isinstance(values, pa.Array):
-        return pa.array(values, pa.large_binary())
-    return values if values.type == pa.large_binary() else values.cast(pa.large_binary())
+    if isinstance(values, pa.Array):
+        return values if values.type == BYTES else values.cast(BYTES)
+    there = None
+    if None in values:
+        there = pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
+        values = [b"" if value is None else value for value in values]
+    bounds = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=bounds[1:])
+    return _binaries(bounds, b"".join(values), there)
 
 
 def spread(
@@ -58,13 +63,13 @@ def spread(
         return
     chosen = (hashes(keys) % count).astype(np.int32)
     if keys.null_count:
-        chosen[keys.is_null().to_numpy(zero_copy_only=False)] = apart
+        chosen[_nulls(keys)] = apart
     order = np.argsort(chosen, kind="stable")
     bounds = np.searchsorted(chosen[order], np.arange(count + 1))
     for partition in range(count):
         first, last = bounds[partition], bounds[partition + 1]
         if first < last:
-            some = pa.array(order[first:last])
+            some = pa.Array.from_buffers(pa.int64(), last - first, [None, pa.py_buffer(order[first:last])])
             yield partition, keys.take(some), values.take(some)
 
 
@@ -120,8 +125,8 @@ def _measured(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     if not texts.null_count:
         return _varints(_lengths(texts)), texts
     written = _zigzag(_lengths(texts))
-    written[texts.is_null().to_numpy(zero_copy_only=False)] = NULL
-    return _unsigned(written), pc.fill_null(texts, b"")
+    written[_nulls(texts)] = NULL
+    return _unsigned(written), pc.coalesce(texts, NOTHING)
 
 
 def _varints(numbers: Any) -> pa.Array:
@@ -144,20 +149,38 @@ def _unsigned(numbers: Any) -> pa.Array:
     bounds = np.zeros(len(numbers) + 1, np.int64)
     np.cumsum(some.sum(axis=1), out=bounds[1:])
     data = cells if width == 1 else cells[some]
-    return pa.Array.from_buffers(
-        pa.large_binary(),
-        len(numbers),
-        [None, pa.py_buffer(bounds), pa.py_buffer(np.ascontiguousarray(data))],
-    )
+    return _binaries(bounds, np.ascontiguousarray(data))
 
 
 def _lengths(texts: pa.Array) -> Any:
     """Of each text; 0 for a null."""
-    found = pc.binary_length(texts)
-    return (pc.fill_null(found, 0) if found.null_count else found).to_numpy()
+    bounds = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    found = np.diff(bounds)
+    if texts.null_count:
+        found[_nulls(texts)] = 0
+    return found
+
+
+def _nulls(texts: pa.Array) -> Any:
+    """Which are null, where some are."""
+    there = np.unpackbits(np.frombuffer(texts.buffers()[0], np.uint8), bitorder="little")
+    return there[texts.offset : texts.offset + len(texts)] == 0
 
 
 def _placed(texts: pa.Array) -> tuple[pa.Buffer, Any]:
     """The buffer of texts, and where each begins."""
     data = texts.buffers()[2] or pa.py_buffer(b"")
     return data, np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts)]
+
+
+def _binaries(bounds: Any, data: Any, there: pa.Buffer | None = None) -> pa.Array:
+    return pa.Array.from_buffers(BYTES, len(bounds) - 1, [there, pa.py_buffer(bounds), pa.py_buffer(data)])
+
+
+def _fixed(text: bytes) -> pa.Scalar:
+    """The same in all rows."""
+    return _binaries(np.array([0, len(text)]), text)[0]
+
+
+PLAIN, NO_HEADERS, NOTHING = map(_fixed, (b"\0\0", b"\0", b""))
+"""What stands in every record between its length and its place, what it ends with, and what is between columns."""
