@@ -29,7 +29,7 @@ from headwater.client import Client, consumer
 from headwater.errors import CaptureError
 from servers import wait_until
 
-ROWS = 150_000
+ROWS = 400_000
 
 
 @pytest.fixture

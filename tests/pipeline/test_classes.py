@@ -51,3 +51,21 @@ def test_a_file_that_was_cut_off_is_not_used(tmp_path, monkeypatch):
     assert classes.find(found) == path
     path.write_bytes(bytes(999))
     assert classes.options(found) == []
+
+
+def test_a_file_of_jars_that_were_installed_anew_is_not_used(tmp_path, monkeypatch):
+    """In the same place and of the same version, with other times: a JVM refuses what was made of the old ones, without a word."""
+    installed = tmp_path / "pyspark"
+    (installed / "jars").mkdir(parents=True)
+    jar = installed / "jars" / "spark.jar"
+    jar.write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(pyspark, "__file__", str(installed / "__init__.py"))
+    found = java.require()
+    kept = classes.place(found, 3)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(b"abc")
+    assert classes.find(found) == kept
+    os.utime(jar, (1, 1))
+    assert classes.find(found) is None
+    assert classes.others(found, classes.place(found, 3)) == [kept]

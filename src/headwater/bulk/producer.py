@@ -24,6 +24,8 @@ __all__ = ["BulkProducer"]
 
 ON_THE_WAY_MAX = 4
 """Requests without an answer at one broker; brokers know the last five batches of a producer in a partition again."""
+WAITING_MAX = 4
+"""Batches that wait to be sent: with more the log would have nothing to do meanwhile."""
 REQUEST_BYTES = 2_000_000
 SETTLE_S = 1.0
 ACKNOWLEDGED_BY_ALL = -1
@@ -69,6 +71,7 @@ class BulkProducer:
 
     def claim(self) -> None:
         self._reset()
+        self._cluster.forget()
         asked = compose(
             "InitProducerId", transactional_id=self._name, transaction_timeout_ms=self._timeout_ms
         )
@@ -189,16 +192,15 @@ class BulkProducer:
 
     def _send(self, limit: float, *, all_of_them: bool) -> None:
         """Sends what waits, and takes answers in; all of them, or those without which nothing more may be sent."""
-        if all_of_them or sum(len(each.packed.body) for each in self._waiting) >= REQUEST_BYTES:
+        if all_of_them or len(self._waiting) >= WAITING_MAX:
             self._add(each.partition for each in self._waiting)
             self._cluster.again(
                 lambda: self._turn(all_of_them=all_of_them), "the log does not take records", limit
             )
 
     def _turn(self, *, all_of_them: bool) -> None:
-        if (
-            self._losses != self._cluster.losses
-        ):  # what has no answer is sent again, in the same order and under the same numbers
+        if self._losses != self._cluster.losses:
+            # What has no answer is sent again, in the same order and under the same numbers.
             unsure = [batch for requests in self._sent.values() for request in requests for batch in request]
             self._waiting.extendleft(reversed(unsure))
             self._sent.clear()

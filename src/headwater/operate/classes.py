@@ -39,11 +39,14 @@ def keep() -> Path:
             raise MachineError("Spark's classes cannot be kept", got=" / ".join(said) or "no file")
         with fresh.open("rb") as file:
             os.fsync(file.fileno())
-        return fresh.replace(classes.place(found, fresh.stat().st_size))
+        kept = fresh.replace(classes.place(found, fresh.stat().st_size))
     except subprocess.TimeoutExpired as error:
         raise MachineError("Spark's classes cannot be kept", got=f"no end in {RUN_SECONDS_MAX} s") from error
     finally:
         fresh.unlink(missing_ok=True)
+    for old in classes.others(found, kept):
+        old.unlink(missing_ok=True)
+    return kept
 
 
 def _run() -> None:
