@@ -2,13 +2,17 @@
 
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from headwater.client import producer
 from headwater.config import Settings
 from servers import BrokerProcess
+
+CHUNK = 10_000
 
 
 @contextmanager
@@ -32,3 +36,13 @@ def embedded(slots: int = 2, **settings: Any) -> Iterator[tuple[BrokerProcess, S
             )
         finally:
             broker.end(signal.SIGTERM)
+
+
+def write(bootstrap: str, topic: str, records: Iterable[tuple[bytes, bytes]]) -> None:
+    """Records by key, as fast as one producer sends them; all are in the log afterwards."""
+    out, found = producer(bootstrap, **{"queue.buffering.max.messages": 1_000_000}), iter(records)
+    while part := [{"key": key, "value": value} for key, value in islice(found, CHUNK)]:
+        out.produce_batch(topic, part)
+        out.poll(0)
+    if out.flush(120):
+        raise RuntimeError("records were not acknowledged")

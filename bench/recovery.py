@@ -10,7 +10,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import headwater as hw
-from embedded import embedded
-from headwater.client import Client, producer
+from embedded import embedded, write
+from headwater.client import Client
 from headwater.config import Settings
 from headwater.operate.reset import reset
 from headwater.operate.saved import fetch, save
@@ -52,19 +52,10 @@ def app() -> hw.App:
     return made
 
 
-def write(bootstrap: str, count: int) -> None:
-    out = producer(bootstrap, **{"queue.buffering.max.messages": 1_000_000})
-    part: list[dict[str, bytes]] = []
+def records(count: int) -> Iterator[tuple[bytes, bytes]]:
     for n in range(count):
         word = b"word-%d" % (n % KEYS)
-        part.append({"key": word, "value": b'{"word":"%b","at":"2026-01-05T09:00:00Z"}' % word})
-        if len(part) == 10_000:
-            out.produce_batch(STREAM, part)
-            out.poll(0)
-            part = []
-    out.produce_batch(STREAM, part)
-    if out.flush(120):
-        raise RuntimeError("records were not acknowledged")
+        yield word, b'{"word":"%b","at":"2026-01-05T09:00:00Z"}' % word
 
 
 def catch_up(settings: Settings) -> None:
@@ -81,14 +72,14 @@ def main() -> None:
     with embedded(partitions=2, trigger_ms=50) as (broker, settings), tempfile.TemporaryDirectory() as place:
         Client(broker.bootstrap).ensure_topics([STREAM], 2)
         session.start(settings)
-        write(broker.bootstrap, RECORDS)
+        write(broker.bootstrap, STREAM, records(RECORDS))
         catch_up(settings)
         checkpoint, copies = settings.data / "checkpoints" / VIEW, session.copies(settings)
 
         def away(prepare: Callable[[], None], act: Callable[[], object] = lambda: None) -> float:
             """Seconds until a new record is in the view."""
             prepare()
-            write(broker.bootstrap, 1)
+            write(broker.bootstrap, STREAM, records(1))
             began = time.monotonic()
             act()
             catch_up(settings)

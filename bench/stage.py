@@ -23,8 +23,8 @@ from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.streaming import StatefulProcessor
 
 import headwater as hw
-from embedded import embedded
-from headwater.client import Client, producer
+from embedded import embedded, write
+from headwater.client import Client
 from headwater.config import Settings
 from headwater.pipeline import plan, prepare, progress, publish, session, source, wire
 from headwater.pipeline.runner import Runner
@@ -47,19 +47,12 @@ class Event(hw.Event):
 def fill(bootstrap: str, topic: str, words: Iterator[int], *, seconds: bool = False) -> None:
     """Writes a record for each number; with ``seconds`` a second of event time passes every thousand records."""
     Client(bootstrap).ensure_topics([topic], 2)
-    out = producer(bootstrap, **{"queue.buffering.max.messages": 1_000_000})
-    part: list[dict[str, bytes]] = []
-    for count, n in enumerate(words):
-        at = count // 1000 if seconds else 0
-        stamp = b"2026-01-05T%02d:%02d:%02dZ" % (9 + at // 3600, at // 60 % 60, at % 60)
-        part.append({"key": b"%d" % n, "value": b'{"word":"word-%d","at":"%b"}' % (n, stamp)})
-        if len(part) == 10_000:
-            out.produce_batch(topic, part)
-            out.poll(0)
-            part = []
-    out.produce_batch(topic, part)
-    if out.flush(120):
-        raise RuntimeError("records were not acknowledged")
+    write(bootstrap, topic, (_record(n, count // 1000 if seconds else 0) for count, n in enumerate(words)))
+
+
+def _record(n: int, at: int) -> tuple[bytes, bytes]:
+    stamp = b"2026-01-05T%02d:%02d:%02dZ" % (9 + at // 3600, at // 60 % 60, at % 60)
+    return b"%d" % n, b'{"word":"word-%d","at":"%b"}' % (n, stamp)
 
 
 # ---- the ways ------------------------------------------------------------------------------------------

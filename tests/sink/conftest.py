@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from databases import RedisProcess
 from headwater.position import Position
 from headwater.sink import Delivery
 from servers import wait_until
@@ -47,6 +48,15 @@ def deliver(bootstrap, tmp_path):
     yield start
     for delivery in running:
         delivery.stop()
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory):
+    """Redis for the tests of a file."""
+    process = RedisProcess(tmp_path_factory.mktemp("redis") / "data")
+    process.start()
+    yield process
+    process.end()
 
 
 @pytest.fixture(scope="session")

@@ -17,14 +17,6 @@ from sink.killed import Killed, Story, run
 from sink.killed import feed as killed_feed
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    process = RedisProcess(tmp_path_factory.mktemp("redis") / "data")
-    process.start()
-    yield process
-    process.end()
-
-
 class RedisPlace:
     """One database of the server, emptied."""
 
@@ -49,8 +41,8 @@ class RedisPlace:
 
 
 @pytest.fixture
-def place(server):
-    place = RedisPlace(server)
+def place(redis_server):
+    place = RedisPlace(redis_server)
     yield place
     place.client.close()
 
@@ -61,8 +53,8 @@ class TestRedis(Contract, Killed):
 
 class TestRedisHashes(Contract):
     @pytest.fixture
-    def place(self, server):
-        place = RedisPlace(server, "hash")
+    def place(self, redis_server):
+        place = RedisPlace(redis_server, "hash")
         yield place
         place.client.close()
 

@@ -8,7 +8,6 @@ import pytest
 import redis
 
 from cable import cable
-from databases import RedisProcess
 from headwater.sink import Postgres, Redis
 from headwater.sink.loop import Loop
 from headwater.sink.store import Feed
@@ -16,14 +15,6 @@ from servers import wait_until
 from sink.running import Running
 
 KEYS = 500
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    process = RedisProcess(tmp_path_factory.mktemp("redis") / "data")
-    process.start()
-    yield process
-    process.end()
 
 
 def in_postgres(postgres, schema, topic):
@@ -34,21 +25,21 @@ def in_postgres(postgres, schema, topic):
             return {}
 
 
-def in_redis(cache, topic):
-    with redis.Redis.from_url(cache.url, decode_responses=True) as client:
+def in_redis(redis_server, topic):
+    with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
         keys = [key for key in client.scan_iter(f"{topic}:*", 1_000) if "_headwater" not in key]
         rows = [json.loads(text) for text in client.mget(keys)] if keys else []
     return {row["id"]: row["n"] for row in rows}
 
 
 @pytest.mark.parametrize("kind", ["postgres", "redis"])
-def test_a_store_that_falls_silent_is_noticed_and_waited_for(log, postgres, cache, kind, caplog):
+def test_a_store_that_falls_silent_is_noticed_and_waited_for(log, postgres, redis_server, kind, caplog):
     caplog.set_level("INFO", "headwater.sink")
     topic, schema = log.create(partitions=2), f"s{uuid.uuid4().hex[:8]}"
-    server = postgres if kind == "postgres" else cache
+    server = postgres if kind == "postgres" else redis_server
 
     def rows():
-        return in_postgres(postgres, schema, topic) if kind == "postgres" else in_redis(cache, topic)
+        return in_postgres(postgres, schema, topic) if kind == "postgres" else in_redis(redis_server, topic)
 
     def put(n):
         log.put(topic, {f"k{key}": {"id": f"k{key}", "n": n + key} for key in range(KEYS)})

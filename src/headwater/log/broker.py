@@ -12,11 +12,12 @@ from headwater.clock import Clock, SteadyClock, SystemClock
 from headwater.errors import ErrorCode, Refused
 from headwater.log.commit import Committer
 from headwater.log.coordinator import TRANSACTIONS_TOPIC, Transactions
-from headwater.log.disk import Disk, RealDisk, has_room
+from headwater.log.disk import Disk, RealDisk
 from headwater.log.group import Group, GroupSnapshot
 from headwater.log.offsets import OFFSETS_TOPIC, Offsets
 from headwater.log.partition import Partition
 from headwater.log.retention import Retention
+from headwater.log.room import has_room
 from headwater.log.topic import Catalog, Topic
 
 __all__ = ["Broker"]

@@ -4,7 +4,6 @@ Nothing else in ``log/`` opens, renames or syncs a file, so a disk that fails, t
 what was not synced (``headwater.testing``) runs the same code. A file belongs to one partition.
 """
 
-import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -13,18 +12,7 @@ from typing import Protocol
 
 from headwater.errors import StorageError
 
-__all__ = ["Disk", "File", "RealDisk", "has_room"]
-
-
-def has_room(write: Callable[[], None]) -> bool:
-    """Writes what can be done without; False when the disk is full."""
-    try:
-        write()
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        return False
-    return True
+__all__ = ["Disk", "File", "RealDisk"]
 
 
 class File(Protocol):

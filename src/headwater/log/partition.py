@@ -20,28 +20,29 @@ that depends on them is acknowledged.
 import errno
 import logging
 import struct
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from headwater.errors import ErrorCode, ProtocolError, Refused
+from headwater.errors import ErrorCode, Refused
 from headwater.log import swap
 from headwater.log.config import TopicConfig
-from headwater.log.disk import Disk, has_room
+from headwater.log.disk import Disk
 from headwater.log.history import History, Summary
+from headwater.log.incoming import checked
 from headwater.log.producer import Aborted, Marker, Producers
 from headwater.log.recovery import recover
+from headwater.log.room import Room, has_room
 from headwater.log.segment import Segment
+from headwater.log.warm import Warm
 from headwater.record import (
-    CONTROL,
     HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
     Record,
     encode_marker,
     open_batch,
-    read_batch,
     stamp,
     whole_batches,
 )
@@ -53,8 +54,6 @@ logger = logging.getLogger(__name__)
 LEADER_EPOCH = 0
 """One broker leads every partition from the first day on."""
 READ_ALL_BYTES = 1 << 20
-WARM_SEGMENTS_MAX = 4
-"""How many segments behind the active one keep their file and index at hand."""
 DROP_SEGMENTS_MAX = 64
 """How many segments retention takes in one step; more would hold up the event loop."""
 
@@ -82,8 +81,7 @@ class Partition:
         self.cleaned_to = 0
         """Up to which offset the log has been compacted, since the broker started."""
         self.offline = False
-        self._full = False
-        """Nothing could be written the last time, since the disk had no room."""
+        self._room = Room(folder.name)
         self.on_dirty: Callable[[Partition], None] = lambda _: None
         self.producers = Producers()
         self.closed = History()
@@ -92,7 +90,7 @@ class Partition:
         self._rolled: list[tuple[Segment, bytes]] = []
         self._unsaved: dict[int, Segment] = {}
         """Closed segments whose index file is not written yet; a sync may have their files in hand."""
-        self._warm: OrderedDict[int, Segment] = OrderedDict()
+        self._warm = Warm()
         self._doomed: list[int] = []
         """Segments that are no part of the log any more; their files go in the thread that syncs."""
         self._renamed = False
@@ -128,7 +126,8 @@ class Partition:
 
         Our own internal records carry a producer without sequence numbers: ``sequenced=False``.
         """
-        header = self._checked(data)
+        self._check_online()
+        header = checked(data, self.config.max_message_bytes)
         verdict = self.producers.check(header) if sequenced else None
         if isinstance(verdict, ErrorCode):
             raise Refused(verdict, f"producer {header.producer_id} sent sequence {header.base_sequence}")
@@ -166,7 +165,9 @@ class Partition:
                 self.disk.sync_folder(self.folder)
             for segment, producers in rolled:
                 segment.file.sync()
-                if not self._save_index(segment, producers):
+                if not self._room.takes(
+                    partial(segment.save_index, producers)
+                ):  # it only spares a start the scan
                     unsaved.append((segment, producers))
             if self._sync_on_commit:
                 active.file.sync()
@@ -284,7 +285,7 @@ class Partition:
         """Puts a compacted segment, whose files are in place, where those were that it was made from."""
         self.closed.replace(self.closed.holding(old[0].base_offset), len(old), [new.summary])
         for summary in old:
-            self._cool(summary.base_offset)
+            self._warm.drop(summary.base_offset)
         self.cleaned_to = max(self.cleaned_to, cleaned_to)
 
     # ---- life ------------------------------------------------------------------------------------------
@@ -294,7 +295,7 @@ class Partition:
         if not self.offline and not self._clean and not self._blank:
             self.begin_sync()()
             self.active.file.sync()
-            if self._save_index(self.active, self.producers.snapshot()):
+            if self._room.takes(lambda: self.active.save_index(self.producers.snapshot())):
                 manifest = History([*self.closed, self.active.summary])
                 has_room(lambda: self.disk.replace(self.folder / "manifest", manifest.encode()))
         self._release_all()
@@ -307,7 +308,7 @@ class Partition:
         self._notify()
 
     def _release_all(self) -> None:
-        for segment in (self.active, *self._warm.values(), *self._unsaved.values()):
+        for segment in (self.active, *self._warm, *self._unsaved.values()):
             segment.release()
 
     def _open(self) -> None:
@@ -340,27 +341,6 @@ class Partition:
 
     # ---- inside ----------------------------------------------------------------------------------------
 
-    def _checked(self, data: memoryview) -> BatchHeader:
-        self._check_online()
-        if len(data) > self.config.max_message_bytes:
-            what = f"a batch of {len(data)} bytes is larger than max.message.bytes = {self.config.max_message_bytes}"
-            raise Refused(ErrorCode.MESSAGE_TOO_LARGE, what)
-        try:
-            header = read_batch(data, verify=True)
-        except ProtocolError as error:
-            code = ErrorCode.INVALID_RECORD if "format" in error.what else ErrorCode.CORRUPT_MESSAGE
-            raise Refused(code, str(error)) from error
-        if header.size_bytes != len(data):
-            raise Refused(ErrorCode.INVALID_RECORD, "several batches where one is expected")
-        if (
-            header.record_count != header.last_offset_delta + 1
-            or header.record_count < 1
-            or header.attributes & CONTROL
-        ):
-            what = f"a batch of {header.record_count} records spans {header.last_offset_delta + 1} offsets"
-            raise Refused(ErrorCode.INVALID_RECORD, what)
-        return header
-
     def _check_online(self) -> None:
         if self.offline:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"partition {self.folder.name} is offline")
@@ -378,28 +358,12 @@ class Partition:
             active.append(data, header, base_offset)
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                self._note_full()
+                self._room.is_gone()
             else:
                 self.take_offline(error)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        if self._full:
-            self._full = False
-            logger.info("partition %s: there is room again", self.folder.name)
+        self._room.is_there()
         return base_offset
-
-    def _note_full(self) -> None:
-        if not self._full:
-            logger.error(
-                "partition %s: the disk is full; refusing records until there is room", self.folder.name
-            )
-        self._full = True
-
-    def _save_index(self, segment: Segment, producers: bytes) -> bool:
-        """Writes an index file, which only spares a start the scan; False when there is no room for it."""
-        saved = has_room(lambda: segment.save_index(producers))
-        if not saved:
-            self._note_full()
-        return saved
 
     def _written(self) -> None:
         if not self._sync_on_commit:
@@ -444,7 +408,7 @@ class Partition:
             if self._unsaved.pop(segment.base_offset, None) is None:
                 segment.release()  # dropped while it was synced; its files go in the next round, in their order
             else:
-                self._keep_warm(segment)
+                self._warm.keep(segment)
         self._advance(end_offset)
 
     def _holding(self, offset: int) -> int:
@@ -462,19 +426,8 @@ class Partition:
             if segment is None:
                 segment = Segment(self.disk, self.folder, base_offset)
                 segment.restore(self.closed[at])
-            self._keep_warm(segment)
+            self._warm.keep(segment)
         return segment
-
-    def _keep_warm(self, segment: Segment) -> None:
-        self._warm[segment.base_offset] = segment
-        self._warm.move_to_end(segment.base_offset)
-        if len(self._warm) > WARM_SEGMENTS_MAX:
-            self._warm.popitem(last=False)[1].release()
-
-    def _cool(self, base_offset: int) -> None:
-        segment = self._warm.pop(base_offset, None)
-        if segment is not None:
-            segment.release()
 
     def _drop_segments(self) -> bool:
         """Gives up segments that lie wholly before the log start, some at a time; returns whether there were any."""
@@ -487,7 +440,7 @@ class Partition:
         self.producers.forget_before(self.log_start_offset)
         waiting = {segment.base_offset: (segment, known) for segment, known in self._rolled}
         for base_offset in doomed:
-            self._cool(base_offset)
+            self._warm.drop(base_offset)
             self._unsaved.pop(base_offset, None)
             if base_offset in waiting:
                 waiting.pop(base_offset)[0].release()

@@ -2,11 +2,13 @@
 
 import logging
 from collections import deque
+from functools import partial
 from pathlib import Path
 
-from headwater.log.disk import Disk, has_room
+from headwater.log.disk import Disk
 from headwater.log.history import History, Summary
 from headwater.log.producer import Marker, Producers
+from headwater.log.room import has_room
 from headwater.log.segment import Segment, segment_bases
 from headwater.record import CONTROL, is_commit, open_batch
 
@@ -39,8 +41,7 @@ def recover(disk: Disk, folder: Path, producers: Producers) -> tuple[History, Se
                     Segment(disk, folder, lost).remove()
                 bases.clear()
             if bases:
-                known = producers.snapshot()
-                has_room(lambda: segment.save_index(known))  # noqa: B023  called at once
+                has_room(partial(segment.save_index, producers.snapshot()))
         if bases:
             segment.release()
             closed.append(segment.summary)
