@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headwater.access import Access
+from headwater.bulk import library
 from headwater.bulk.chosen import transactions
 from headwater.bulk.library import LibraryProducer
 from headwater.bulk.producer import BulkProducer
@@ -172,7 +173,9 @@ def test_a_record_that_the_topic_never_takes_is_named(bootstrap, topic, kind):
 def test_a_topic_that_is_not_there_is_named(bootstrap):
     with claimed(bootstrap, "nobody", wait_s=0.3) as mine:
         mine.begin()
-        with pytest.raises(MachineError, match="topic 'not-there' is not there"):
+        with pytest.raises(
+            MachineError, match=r"topic 'not-there' are not known; got .* UNKNOWN_TOPIC_OR_PARTITION"
+        ):
             mine.send("not-there", [b"k"], [b"v"])
 
 
@@ -277,6 +280,20 @@ def test_a_wrong_password_is_said_at_once(guarded_broker):
     with pytest.raises(MachineError, match="will not let us in"):
         wrong.claim()
     wrong.close()
+
+
+def test_the_library_is_sent_no_more_than_its_queue_holds_so_that_the_order_stays(
+    bootstrap, topic, monkeypatch
+):
+    made(bootstrap, topic, 1)
+    monkeypatch.setitem(library.SETTINGS, "queue.buffering.max.messages", 25_000)
+    monkeypatch.setattr(library, "UNSENT_BYTES_MAX", 2 << 20)
+    keys, values = numbered(0, 100_000, 100)
+    with claimed(bootstrap, topic, LibraryProducer) as theirs:
+        theirs.begin()
+        theirs.send(topic, keys, values)
+        theirs.commit()
+    assert held(bootstrap, topic)[0] == list(zip(keys, values, strict=True))
 
 
 def test_security_that_only_the_library_knows_is_left_to_it():

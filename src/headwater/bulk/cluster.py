@@ -40,8 +40,6 @@ FENCED = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-
-
 NAMES = {int(each): each.name for each in ErrorCode}
 
 

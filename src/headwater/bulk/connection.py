@@ -1,8 +1,7 @@
 """Connection: questions to one broker and its answers, in order; several may be on their way.
 
 For what a client library does not hand out, or takes in only record by record: whole batches. Whoever asks names the API, and the version in
-which it is spoken stands in one table. A connection that has failed is closed and never
-used again.
+which it is spoken stands in one table. A connection that has failed is closed and never used again.
 """
 
 import socket

@@ -15,8 +15,15 @@ from headwater.errors import Fenced, MachineError, UsageError
 
 __all__ = ["LibraryProducer"]
 
-SETTINGS: dict[str, Any] = {"compression.type": "lz4", "queue.buffering.max.messages": 1_000_000}
+SETTINGS: dict[str, Any] = {
+    "compression.type": "lz4",
+    "queue.buffering.max.messages": 1_000_000,
+    "message.max.bytes": 100_000_000,  # how much is too much, the topic says
+}
 CHUNK_RECORDS = 10_000
+UNSENT_BYTES_MAX = 32 << 20
+RECORD_BYTES = 64
+"""What a record counts beside its key and value: so there are no more than half a million in the queue."""
 
 
 class LibraryProducer:
@@ -30,6 +37,7 @@ class LibraryProducer:
         self._clock = clock
         self._client = Client(log)
         self._producer: Any = None
+        self._unsent = 0
         self._ends: dict[str, dict[int, int]] = {}
         """Of each topic that takes part, where it ended before."""
 
@@ -39,6 +47,7 @@ class LibraryProducer:
             "transaction.timeout.ms": self._timeout_ms,
             "message.timeout.ms": min(self._timeout_ms, int(self._wait_s * 1000)),
         }
+        self._unsent = 0
         with self._border():
             self._producer = producer(self._log, **SETTINGS, **own)
             self._producer.init_transactions(self._wait_s)
@@ -61,10 +70,7 @@ class LibraryProducer:
                 self._produce(topic, [{"key": key, "value": value} for key, value in pairs])
 
     def flush(self) -> dict[Partition, int]:
-        with self._border():
-            left = self._producer.flush(self._wait_s)
-        if left:
-            raise MachineError("the log does not take records", got=f"{left} are still on their way")
+        self._flush()
         return {
             (topic, partition): end
             for topic, before in self._ends.items()
@@ -99,16 +105,21 @@ class LibraryProducer:
         return self._client.open_ends(topic, self._client.partitions().get(topic, 0))
 
     def _produce(self, topic: str, part: list[dict[str, Any]]) -> None:
-        """A queue that is full takes none behind the first that it refuses, so that they keep their order."""
-        while part:
-            self._producer.produce_batch(topic, part)
-            refused = [message for message in part if "_error" in message]
-            if refused and refused[0]["_error"].code() != KafkaError._QUEUE_FULL:  # noqa: SLF001  the client's public name for it
-                raise KafkaException(refused[0]["_error"])
-            for message in refused:
-                del message["_error"]
-            part = refused
-            self._producer.poll(0.05 if part else 0)
+        """The queue is never full: a full one refuses a record and may take the next, which would change their order."""
+        self._unsent += sum(
+            len(message["key"] or b"") + len(message["value"] or b"") + RECORD_BYTES for message in part
+        )
+        if self._producer.produce_batch(topic, part) != len(part):
+            raise KafkaException(next(message["_error"] for message in part if "_error" in message))
+        if self._unsent >= UNSENT_BYTES_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        with self._border():
+            left = self._producer.flush(self._wait_s)
+        if left:
+            raise MachineError("the log does not take records", got=f"{left} are still on their way")
+        self._unsent = 0
 
     @contextmanager
     def _border(self) -> Iterator[None]:

@@ -92,7 +92,7 @@ def hashes(keys: pa.Array) -> Any:
     """Kafka's murmur2 of each key, not negative; that of ``partition.py`` by columns."""
     lengths, (data, begins) = _lengths(keys), _placed(keys)
     found = SEED ^ lengths.astype(np.uint32)
-    padded = np.frombuffer(bytes(data) + bytes(4), np.uint8)
+    padded = np.frombuffer(data + bytes(4), np.uint8)
     words = np.ndarray(len(padded) - 3, "<u4", buffer=padded, strides=(1,))
     whole = lengths >> 2
     for number in range(int(whole.max(initial=0))):
@@ -167,10 +167,11 @@ def _nulls(texts: pa.Array) -> Any:
     return there[texts.offset : texts.offset + len(texts)] == 0
 
 
-def _placed(texts: pa.Array) -> tuple[pa.Buffer, Any]:
-    """The buffer of texts, and where each begins."""
-    data = texts.buffers()[2] or pa.py_buffer(b"")
-    return data, np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts)]
+def _placed(texts: pa.Array) -> tuple[bytes, Any]:
+    """The bytes of texts, and where each begins in them."""
+    bounds = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    data = memoryview(texts.buffers()[2] or b"")
+    return data[bounds[0] : bounds[-1]].tobytes(), bounds[:-1] - bounds[0]
 
 
 def _binaries(bounds: Any, data: Any, there: pa.Buffer | None = None) -> pa.Array:

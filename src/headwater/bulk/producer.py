@@ -174,7 +174,7 @@ class BulkProducer:
         return [(topic, 0) for topic in self._surely if self._partitions(topic, limit) == 1]
 
     def _partitions(self, topic: str, limit: float) -> int:
-        what = f"topic {topic!r} is not there"
+        what = f"the partitions of topic {topic!r} are not known"
         return len(self._cluster.again(lambda: self._cluster.leaders(topic), what, limit))
 
     def _coordinated(self, api: str, asked: Message, limit: float | None = None) -> Message:
