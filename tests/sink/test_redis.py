@@ -48,7 +48,7 @@ def place(redis_server):
 
 
 class TestRedis(Contract, Killed):
-    pass
+    longest_s = 0.003
 
 
 class TestRedisHashes(Contract):

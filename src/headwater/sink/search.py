@@ -318,9 +318,15 @@ class _Store:
             if writer is not None:
                 with suppress(ValueError):
                     writer.wait_merging_threads()  # ends it: whoever keeps the error would keep tantivy's own lock
-            raise Away(f"the index in {self._folder} cannot be written", got=one_line(error)) from error
+            raise Away(f"the index in {self._folder} cannot be written", got=self._cause(error)) from error
         finally:
             writer = None  # a traceback would keep it, and tantivy's own lock with it
+
+    def _cause(self, error: Exception) -> str:
+        """tantivy does not say what its threads died of; the usual cause can be seen."""
+        free = shutil.disk_usage(self._folder).free
+        room = f"No space left on the disk ({free} bytes): " if free < HEAP_BYTES else ""
+        return room + one_line(error)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
