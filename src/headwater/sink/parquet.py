@@ -14,7 +14,7 @@ import fcntl
 import os
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -233,7 +233,13 @@ def _name(number: int, begin: int, upto: int) -> str:
     return f"part-{number:05}-{begin:020}-{upto:020}.parquet"
 
 
-def _hidden(change: Change) -> tuple[Any, ...]:
-    """The values of `HIDDEN`."""
-    at_us = change.timestamp_ms * 1000
-    return (change.key, change.value is None, change.partition, change.offset, at_us, change.version)
+def _hidden(changes: Sequence[Change]) -> list[list[Any]]:
+    """The columns of `HIDDEN`."""
+    return [
+        [each.key for each in changes],
+        [each.value is None for each in changes],
+        [each.partition for each in changes],
+        [each.offset for each in changes],
+        [each.timestamp_ms * 1000 for each in changes],
+        [each.version for each in changes],
+    ]

@@ -7,6 +7,7 @@ takes effect once, and a holder that was superseded not at all, without a lock.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from headwater.errors import Away, UsageError, one_line
 from headwater.sink.arrow import Arrow
 from headwater.sink.columns import kind
 from headwater.sink.driver import driver
-from headwater.sink.rows import fresh, moved, newest
+from headwater.sink.rows import Newest, fresh, moved, newest
 from headwater.sink.store import Batch, Feed, Store, Superseded
 
 __all__ = ["Delta"]
@@ -120,12 +121,10 @@ class _Store:
         changes = fresh(batch, self._offsets)
         upto = moved(batch, self._offsets)
         if self._feed.append:
-            rows = self._arrow.table(changes, lambda each: (each.partition, each.offset))
+            rows = self._arrow.table(changes, _places)
         else:
             wanted = newest(changes)
-            rows = self._arrow.table(
-                [row.change for row in wanted.values()], lambda each: _marks(each, anew=wanted[each.key].anew)
-            )
+            rows = self._arrow.table([row.change for row in wanted.values()], partial(_marks, wanted))
         states = {
             number: (self._claims.get(number, 0), upto.get(number, self._offsets.get(number, -1)))
             for number in batch.upto
@@ -297,6 +296,16 @@ class _Store:
             raise Away(f"the table in {self._where} cannot be reached", got=one_line(error)) from error
 
 
-def _marks(change: Change, *, anew: bool) -> tuple[Any, ...]:
-    """The values of `HIDDEN` and `MARKS`."""
-    return (change.key, change.version, change.value is None, anew)
+def _places(changes: Sequence[Change]) -> list[list[Any]]:
+    """The columns of `APPENDED`."""
+    return [[each.partition for each in changes], [each.offset for each in changes]]
+
+
+def _marks(wanted: Mapping[str, Newest], changes: Sequence[Change]) -> list[list[Any]]:
+    """The columns of `HIDDEN` and `MARKS`."""
+    return [
+        [each.key for each in changes],
+        [each.version for each in changes],
+        [each.value is None for each in changes],
+        [wanted[each.key].anew for each in changes],
+    ]
