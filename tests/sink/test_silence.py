@@ -1,15 +1,20 @@
 """A store that falls silent in the middle of a batch, as behind a cable that was pulled out: the sink notices, waits, and goes on right."""
 
 import json
+import os
+import signal
+import threading
 import uuid
 
 import psycopg
 import pytest
 import redis
 
+import headwater as hw
 from cable import cable
-from headwater.sink import Postgres, Redis
+from headwater.sink import Postgres, Redis, patience
 from headwater.sink.loop import Loop
+from headwater.sink.run import Sinks
 from headwater.sink.store import Feed
 from servers import wait_until
 from sink.running import Running
@@ -62,3 +67,42 @@ def test_a_store_that_falls_silent_is_noticed_and_waited_for(log, postgres, redi
     assert running.error is None
     said = [r.getMessage() for r in caplog.records if r.name.endswith("patience")]
     assert ["is away" in said[0], "is back" in said[-1], len(said)] == [True, True, 2]
+
+
+class Row(hw.Event):
+    id: str
+    n: int
+
+
+def test_a_store_that_hangs_is_said_once_and_goes_on_when_it_wakes(
+    log, postgres, caplog, monkeypatch, tmp_path
+):
+    caplog.set_level("INFO", "headwater.sink")
+    monkeypatch.setattr(patience, "ANSWER_S", 0.5)
+    topic, schema = log.create(partitions=2), f"s{uuid.uuid4().hex[:8]}"
+    app = hw.App("hanging")
+    app.table(topic, Row, key="id")
+    app.sink(topic, Postgres(postgres.url, schema=schema))
+    stop = threading.Event()
+    sinks = threading.Thread(target=Sinks(log.log, app.graph(), tmp_path).run, args=(stop,))
+    sinks.start()
+    log.put(topic, {"a": {"id": "a", "n": 1}})
+    wait_until(lambda: in_postgres(postgres, schema, topic) == {"a": 1}, 30, "the first row")
+    with psycopg.connect(postgres.url) as connection:
+        name = f"headwater sink {topic}.postgres"
+        ((pid,),) = connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = %s", [name]
+        ).fetchall()
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        log.put(topic, {"a": {"id": "a", "n": 2}})
+        wait_until(lambda: "has not answered" in caplog.text, 30, "that nobody answers")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: in_postgres(postgres, schema, topic) == {"a": 2}, 30, "the other row")
+    stop.set()
+    sinks.join(20)
+
+    said = [r.getMessage().split(": ", 1)[1] for r in caplog.records if r.name.endswith("patience")]
+    assert said == ["the store has not answered for 0 s; does it hang?", "the store answers again"]

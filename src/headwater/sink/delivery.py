@@ -75,7 +75,7 @@ class Delivery:
         self._behind: set[tuple[str, int]] = set()
         """Partitions that were not yet read up to their end."""
         self._away = False
-        self._patience = Patience("of view tables", self._stopping)
+        self._patience = Patience("of view tables", self._stopping, self._clock)
 
     def start(self) -> None:
         """Locks the folder (a StorageError if another process delivers there) and runs in a thread."""

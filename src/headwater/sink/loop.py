@@ -81,11 +81,15 @@ class Loop:
         self._commit_due = self._seen_due = self._began = 0.0
         self._filled_from = ""
         """The id of the topic that this process has filled the store from."""
-        self._patience = Patience(sink, self._stopping)
+        self._patience = Patience(sink, self._stopping, self._clock)
 
     def stop(self) -> None:
         """Ends after the batch in hand; any thread may call it, and `run` returns soon."""
         self._stopping.set()
+
+    def look(self) -> None:
+        """Says it when the store has not answered for long; for a thread that looks now and then."""
+        self._patience.look()
 
     @property
     def positions(self) -> Mapping[int, int]:
@@ -183,7 +187,8 @@ class Loop:
     def _claim(self, partitions: set[int], topic: Topic) -> None:
         """Takes partitions over in the store, and reads on from where it stands."""
         chosen = sorted(partitions)
-        stored = dict(self._store.claim(chosen))
+        with self._patience.answer():
+            stored = dict(self._store.claim(chosen))
         for partition, why in self._lost(stored).items():
             if not self._feed.append:
                 self._reset(topic, why)
@@ -238,7 +243,8 @@ class Loop:
         attempts = 0
         while True:
             try:
-                self._store.apply(batch)
+                with self._patience.answer():
+                    self._store.apply(batch)
             except Poison as error:
                 attempts += 1
                 if attempts >= ATTEMPTS:

@@ -65,6 +65,8 @@ class Sinks:
         while not stop.wait(0.2):
             if not forever and not any(thread.is_alive() for thread in threads):
                 break
+            for loop in list(self.loops.values()):
+                loop.look()
         for loop in list(self.loops.values()):
             loop.stop()
         for thread in threads:
