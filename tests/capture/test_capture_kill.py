@@ -3,7 +3,6 @@
 ``CRASH_SEED`` and ``CRASH_ROUNDS`` ask for more kills than the few of an ordinary run; ten of them share a database.
 """
 
-import logging
 import os
 import random
 import signal
@@ -12,8 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from captured import CaptureProcess, committed, database, events, execute, table
-from capturedb import Shop
+from captured import CaptureProcess, database, events, table
 from captureload import TABLES, Workload, kill_often, make
 from databases import PostgresProcess
 from servers import wait_until
@@ -21,11 +19,6 @@ from servers import wait_until
 SEED = int(os.environ.get("CRASH_SEED", "0"))
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "3"))
 PER_SEED = 10
-LARGE_ROWS = int(os.environ.get("CAPTURE_ROWS", "100000"))
-"""How many rows the large transaction has; ``CAPTURE_ROWS=5000000`` for the whole promise."""
-MEMORY_MB = 200
-
-logger = logging.getLogger(__name__)
 
 
 @pytest.fixture
@@ -91,36 +84,3 @@ def test_whatever_is_killed_the_topics_have_every_change_once(seed, own_postgres
     wait_until(lambda: at_work(url), 30, "the last process, which a signal would end before it listens")
     assert capture.end(signal.SIGTERM) == 0, capture.log.read_text()[-3000:]
     assert same(bootstrap, name, url)
-
-
-@pytest.mark.parametrize("of", ["postgres", "mariadb"])
-def test_memory_stays_flat_through_a_large_transaction(of, request, broker, tmp_path):
-    log, name = broker.bootstrap, f"large{of}{os.getpid()}"
-    if of == "postgres":
-        url = database(request.getfixturevalue("own_postgres").url)
-        make(url)
-        capture = captured_process(tmp_path, name, url, log)
-    else:
-        shop = Shop(request.getfixturevalue("mariadb"), "large")
-        shop.run("CREATE TABLE plain(id int PRIMARY KEY, a varchar(40), n int)")
-        declared = f"MariaDB({shop.server.url!r}, ['large.plain'])"
-        capture = CaptureProcess(tmp_path, name, declared, log)
-    capture.start()
-    wait_until(lambda: committed(log, name) is not None, 60, "the capture at work")
-    if of == "postgres":
-        execute(
-            url,
-            f"INSERT INTO plain SELECT i, 'row ' || i, i FROM generate_series(10001, {10000 + LARGE_ROWS}) i",
-        )
-    else:
-        shop.run(f"INSERT INTO plain SELECT seq, concat('row ', seq), seq FROM seq_1_to_{LARGE_ROWS}")
-
-    def arrived() -> bool:
-        state = committed(log, name)
-        return state is not None and state.rows >= LARGE_ROWS
-
-    wait_until(arrived, 60 + LARGE_ROWS / 3_000, "the transaction in the log")
-    peak = capture.peak_mb
-    assert capture.end(signal.SIGTERM) == 0, capture.log.read_text()[-3000:]
-    logger.info("%s: %d rows, %.0f MB at most", of, LARGE_ROWS, peak)
-    assert peak < MEMORY_MB

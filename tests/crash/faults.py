@@ -41,6 +41,8 @@ class Kind:
     """What CRASH_KIND says to a test file of several kinds."""
     tells: bool = False
     """Whether a test file of one kind tells what each seed did; one of several always does."""
+    rows: int | None = None
+    """What CAPTURE_ROWS says."""
 
 
 STAGE = "pipeline/test_stage_kill.py"
@@ -61,6 +63,7 @@ KINDS = {
     "skew": Kind("pipeline/test_skew.py", "rows of a key", 1_000_000, (0, 0), "SKEW_SEED", "SKEW_ROWS"),
     "capture": Kind("capture/test_capture_kill.py", "kills", 10, (0, 9)),
     "capture-mariadb": Kind("capture/test_mariadb_kill.py", "kills", 10, (0, 9)),
+    "capture-large": Kind("capture/test_large.py", "kills", 5, (0, 4), rows=1_000_000),
     "cluster": Kind("deploy/test_cluster.py", "losses", 4, (0, 2), "CLUSTER_SEED", "CLUSTER_LOSSES"),
     "fuzz": Kind("kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
 }
@@ -78,6 +81,8 @@ def environment(kind: Kind, first: int, last: int) -> dict[str, str]:
     """What tells the test which slice to run."""
     amount = (last - first + 1) * kind.per_seed
     told = {"CRASH_KIND": kind.variant} if kind.variant else {}
+    if kind.rows:
+        told["CAPTURE_ROWS"] = str(kind.rows)
     return {kind.first_variable: str(first), kind.amount_variable: str(amount), **told}
 
 

@@ -43,6 +43,7 @@ def test_a_whole_run_is_what_was_promised():
         "skew": 1_000_000,
         "capture": 100,
         "capture-mariadb": 100,
+        "capture-large": 25,
         "cluster": 12,
         "fuzz": 100_000,
     }
