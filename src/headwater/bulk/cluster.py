@@ -1,6 +1,7 @@
 """Cluster: which broker leads a partition, which one coordinates a transaction, and a connection to each."""
 
-import time
+import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -16,6 +17,8 @@ T = TypeVar("T")
 
 CONNECT_S = 10.0
 PAUSES_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5)
+SILENT_S = 3.0
+"""Longer than a broker takes to start again: then it is said that we wait."""
 RETRIED = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -41,6 +44,8 @@ FENCED = frozenset(
     }
 )
 NAMES = {int(each): each.name for each in ErrorCode}
+
+logger = logging.getLogger(__name__)
 
 
 class Retry(Exception):  # noqa: N818  not an error: it asks for another turn
@@ -74,9 +79,10 @@ def check(code: int, what: str) -> None:
 class Cluster:
     """The brokers of a log, as far as one producer needs them. Belongs to one thread."""
 
-    def __init__(self, log: Log, clock: Clock) -> None:
+    def __init__(self, log: Log, clock: Clock, stopping: threading.Event | None = None) -> None:
         self._access = access(log)
         self._clock = clock
+        self._stopping = stopping or threading.Event()
         self._brokers: dict[int, tuple[str, int]] = {}
         self._questions: dict[tuple[str, int], Connection] = {}
         self._records: dict[tuple[str, int], Connection] = {}
@@ -117,18 +123,21 @@ class Cluster:
         return self._connection(place, self._questions)
 
     def again(self, attempt: Callable[[], T], what: str, limit: float) -> T:
-        """Tries until it succeeds, forgetting what was known in between; MachineError when the time is up."""
-        pause = iter(PAUSES_S)
+        """Tries until it succeeds, forgetting what was known in between; MachineError when the time is up, or we are to stop."""
+        pause, begun, said = iter(PAUSES_S), self._clock.monotonic(), False
         while True:
             try:
                 return attempt()
             except (OSError, Retry) as error:
                 if not isinstance(error, Busy):
                     self.forget()
-                rest = limit - self._clock.monotonic()
-                if rest <= 0:
-                    raise MachineError(what, got=str(error) or type(error).__name__) from error
-                time.sleep(min(next(pause, PAUSES_S[-1]), rest))
+                got, now = str(error) or type(error).__name__, self._clock.monotonic()
+                if now >= limit or self._stopping.is_set():
+                    raise MachineError(what, got=got) from error
+                if not said and now - begun >= SILENT_S:
+                    logger.warning("%s; got %s; waiting for it", what, got)
+                    said = True
+                self._stopping.wait(min(next(pause, PAUSES_S[-1]), limit - now))
 
     def forget(self) -> None:
         """Closes all connections, and what was known about who leads with them."""

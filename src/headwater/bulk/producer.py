@@ -5,6 +5,7 @@ done for each batch here, which takes a quarter of the time (DESIGN.md).
 """
 
 import random
+import threading
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -52,12 +53,13 @@ class BulkProducer:
         timeout_ms: int = TIMEOUT_MS,
         wait_s: float = WAIT_S,
         clock: Clock | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         self._name = name
         self._timeout_ms = timeout_ms
         self._wait_s = wait_s
         self._clock = clock or SystemClock()
-        self._cluster = Cluster(log, self._clock)
+        self._cluster = Cluster(log, self._clock, stopping)
         self._random = random.Random()  # noqa: S311  which partition takes records without a key
         self._id, self._epoch = -1, -1
         self._next: dict[Partition, int] = {}

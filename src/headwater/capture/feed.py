@@ -88,13 +88,13 @@ class Feed:
         self._on_state = on_state
         self._random = random.Random()  # noqa: S311  jitter
         self._topics: set[str] = set()
-        self._publisher = Publisher(log, name)
         self._failures = 0
         self._alarm = Alarm(name, source) if isinstance(source, Retaining) else None
         self._notices: list[Notice] = []
 
     def run(self, stop: threading.Event) -> None:
         """Reads, publishes and goes on, for ever."""
+        self._publisher = Publisher(self._log, self.name, stop)
         try:
             while not stop.is_set():
                 try:
@@ -108,6 +108,8 @@ class Feed:
 
     def _wait(self, stop: threading.Event, error: Exception) -> None:
         self._publisher.abandon()
+        if stop.is_set():
+            return
         pause = BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)] * self._random.uniform(0.5, 1.5)
         self._failures += 1
         logger.warning("capture %s: %s; again in %.1f s", self.name, error, pause)

@@ -1,5 +1,6 @@
 """Publisher: how a capture's records come into the log, in transactions that shut out every other holder of its name."""
 
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -25,9 +26,11 @@ class Publisher:
     Raises Fenced when another process has claimed the name, and MachineError for everything else; then `abandon` follows.
     """
 
-    def __init__(self, log: Log, name: str) -> None:
+    def __init__(self, log: Log, name: str, stopping: threading.Event | None = None) -> None:
         self._name = name
-        self._transactions = transactions(log, transactional_id(name), timeout_ms=TRANSACTION_TIMEOUT_MS)
+        self._transactions = transactions(
+            log, transactional_id(name), timeout_ms=TRANSACTION_TIMEOUT_MS, stopping=stopping
+        )
         self._held: dict[str, tuple[Texts, Texts]] = {}
         self._records = self._bytes = 0
 
