@@ -37,13 +37,21 @@ def kill_often(
     times: int,
     rng: random.Random,
     *,
-    at_work: Callable[[], object],
+    connections: Callable[[], set[int]],
     kill_database: Callable[[], None],
 ) -> None:
-    """Kills the capture, and now and then its database, somewhere in the workload; leaves it started."""
-    for number in range(times):
+    """Kills the capture, and now and then its database, somewhere in the workload; leaves it at work.
+
+    ``connections`` are those that the database has with captures, those of killed ones among them for a while.
+    """
+
+    def start() -> None:
+        before = connections()
         capture.start()
-        wait_until(at_work, 60, "the capture at work")
+        wait_until(lambda: connections() - before, 60, "the capture at work")
+
+    for number in range(times):
+        start()
         wanted = workload.transactions + rng.randint(0, 60)
         wait_until(lambda most=wanted: workload.transactions >= most, 60, "transactions")
         if number % 5 == 2:
@@ -51,7 +59,7 @@ def kill_often(
             assert capture.end(signal.SIGTERM) == 0
         else:
             capture.end(signal.SIGKILL)
-    capture.start()
+    start()
 
 
 class Workload:

@@ -64,8 +64,9 @@ def test_whatever_is_killed_the_topics_have_every_change_once(seed, server, boot
     made(server)
     capture = CaptureProcess(tmp_path, name, f"MariaDB({server.url!r}, ['kills.*'])", bootstrap)
 
-    def at_work() -> bool:
-        return bool(asked(server, "SELECT 1 FROM information_schema.processlist WHERE user = 'capture'"))
+    def connections() -> set[int]:
+        query = "SELECT id FROM information_schema.processlist WHERE user = 'capture'"
+        return {row["id"] for row in asked(server, query)}
 
     def again() -> None:
         server.kill()
@@ -73,8 +74,9 @@ def test_whatever_is_killed_the_topics_have_every_change_once(seed, server, boot
 
     with MariaWorkload(lambda: server.connect(database="kills", connect_timeout=5), seed) as workload:
         kills = min(PER_SEED, ROUNDS - (seed - SEED) * PER_SEED)
-        kill_often(capture, workload, kills, random.Random(seed), at_work=at_work, kill_database=again)
+        kill_often(
+            capture, workload, kills, random.Random(seed), connections=connections, kill_database=again
+        )
     wait_until(lambda: same(bootstrap, name, server), 90, "the topics to have all of the database")
-    wait_until(at_work, 30, "the last process, which a signal would end before it listens")
     assert capture.end(signal.SIGTERM) == 0, capture.log.read_text()[-3000:]
     assert same(bootstrap, name, server)
