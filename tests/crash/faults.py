@@ -131,14 +131,20 @@ def lines(tally: Path, first: int, last: int, outcome: str) -> list[dict[str, An
 
 
 def _commit() -> str:
-    """The commit that was tested; a plus sign says that something was changed since."""
-    said = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=10", "--dirty=+", "--exclude=*"],
-        cwd=TESTS,
-        capture_output=True,
-        text=True,
-        check=True,
+    """The commit that was tested; a plus sign says that something was changed since, beside the outcomes."""
+    changed = _git(
+        "status",
+        "--porcelain",
+        "--untracked-files=no",
+        "--",
+        ":/",
+        f":(top,exclude){OUTCOMES.relative_to(TESTS.parent)}",
     )
+    return _git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    said = subprocess.run(["git", *arguments], cwd=TESTS, capture_output=True, text=True, check=True)
     return said.stdout.strip()
 
 
