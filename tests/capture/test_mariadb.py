@@ -9,6 +9,7 @@ import pytest
 
 from capturedb import Shop, applied, changes, gtid, reading, records, until
 from databases import MariaDBProcess
+from headwater.capture import marialag
 from headwater.capture.mariadb import MariaDBSource
 from headwater.errors import Away, CaptureError, UsageError
 
@@ -436,3 +437,29 @@ def test_the_newer_of_two_readers_goes_on(shop):
     assert [after["id"] for _, _, after in changes(until(newer, shop.position()))] == [2]
     first.close()
     second.close()
+
+
+def test_what_is_left_of_the_binlog_is_known_in_bytes(shop, monkeypatch):
+    monkeypatch.setattr(marialag, "ASK_S", 0.0)
+    shop.run("CREATE TABLE t(id int PRIMARY KEY, x longtext)")
+    start, source = shop.position(), shop.source()
+    for number in range(8):
+        shop.run(f"INSERT INTO t VALUES ({number}, repeat('x', 2000000))")
+        if number == 3:
+            shop.run("FLUSH BINARY LOGS")
+    end = shop.position()
+
+    with reading(source, start) as parts:
+        lags = [source.lag_bytes for part in until_each(parts, end) if part.records]
+
+    assert len(lags) == 8
+    assert lags == sorted(lags, reverse=True)
+    assert 10_000_000 < lags[0] < 16_000_000 + 100_000
+    assert lags[-1] < 2_000_000
+
+
+def until_each(parts, position):
+    for part in parts:
+        yield part
+        if part.position and gtid(part) == position:
+            return

@@ -16,6 +16,7 @@ from headwater.capture.control import Command, Notice
 from headwater.capture.gtid import gtids
 from headwater.capture.mariachunks import Chunks
 from headwater.capture.mariacounted import Counted
+from headwater.capture.marialag import Behind
 from headwater.capture.mariaplace import Place
 from headwater.capture.mariasnapshot import Snapshot
 from headwater.capture.mariatables import Tables
@@ -23,6 +24,7 @@ from headwater.capture.replica import Replica
 from headwater.capture.source import Part, Progress
 from headwater.capture.transactions import Transactions
 from headwater.capture.versions import Versions
+from headwater.clock import SystemClock
 from headwater.errors import Away, CaptureError, UsageError
 
 __all__ = ["MariaDBSource"]
@@ -101,6 +103,7 @@ class MariaDBSource:
         self._connections: list[Any] = []
         self._versions = Versions()
         self._reading: Tables | None = None
+        self._behind: Behind | None = None
         self.notices: list[Notice] = []
 
     def recall(self, records: list[bytes]) -> None:
@@ -132,6 +135,7 @@ class MariaDBSource:
             checksum = server["binlog_checksum"] != "NONE"
             replica = Replica(self._connect(), self._server_id())
             replica.start(have, checksum=checksum)
+            self._behind = Behind(self._connect(), SystemClock())
             decoder = Decoder(self._wants, checksum=checksum)
             since = {
                 table: gtids(at, mariadb=mariadb)
@@ -168,6 +172,8 @@ class MariaDBSource:
                     quiet = False
                 if due:
                     yield Part(chunks.emit(), assembled.position)
+            if events and self._behind is not None:
+                self._behind.passed(events[-1], assembled.file)
             for part in _passed(assembled, chunks):
                 quiet = False
                 yield part
@@ -208,6 +214,12 @@ class MariaDBSource:
         return str(structs.replace(place, snapshots=(*place.snapshots, chunked(command))))
 
     @property
+    def lag_bytes(self) -> int:
+        """How much of the binlog is not read yet."""
+        with self._border():
+            return 0 if self._behind is None else self._behind.bytes()
+
+    @property
     def progress(self) -> Progress | None:
         """How far a snapshot is."""
         return None if self._reading is None else self._reading.progress
@@ -231,6 +243,7 @@ class MariaDBSource:
 
     def close(self) -> None:
         """See `Source.close`."""
+        self._behind = None
         for connection in self._connections:
             connection._force_close()  # noqa: SLF001  the one that streams would wait for an answer that never comes
         self._connections.clear()
