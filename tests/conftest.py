@@ -17,6 +17,14 @@ settings.register_profile("headwater", deadline=None, suppress_health_check=[Hea
 settings.load_profile("headwater")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a Spark session are where ``scripts/test`` looks for them."""
+    for item in items:
+        shares = item.get_closest_marker("spark") and not item.get_closest_marker("own_spark")
+        if shares and item.path.parent.name != "pipeline":
+            raise pytest.UsageError(f"{item.nodeid} shares a Spark session: it belongs in tests/pipeline")
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """One embedded broker for all tests that only need a log; use topic names of your own."""
