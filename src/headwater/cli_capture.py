@@ -41,7 +41,7 @@ def capture_run(
     folder.mkdir(parents=True, exist_ok=True)
     source = database.open(name, folder)
     partitions = database.partitions or settings.partitions
-    feed = Feed(name, source, settings.access, partitions=partitions)
+    feed = Feed(name, source, settings.access, partitions=partitions, outbox=database.routed(name))
     stop = stop_on_signals()
     over = threading.Event()
     shown = threading.Thread(target=_show, args=(source, over), daemon=True)

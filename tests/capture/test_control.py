@@ -164,7 +164,7 @@ def test_an_outbox_that_is_declared_becomes_topics_by_kind(name, url, broker):
             client.close()
 
     for number in (1, 2):
-        with running(Feed(name, declared.open(name, None), log)):
+        with running(Feed(name, declared.open(name, None), log, outbox=declared.routed(name))):
             streaming(url, slot_name(name))
             with psycopg.connect(url) as connection:
                 connection.execute(f"INSERT INTO orders VALUES ({number})")
@@ -179,6 +179,7 @@ def test_an_outbox_that_is_declared_becomes_topics_by_kind(name, url, broker):
     assert len(of("schema")) == 2, "versions of schemas are recalled through the outbox"
     with pytest.raises(UsageError, match="none of its tables"):
         Postgres(url, ["orders"], outbox="outbox").check(name)
+    Postgres(url, ["public.*"], outbox="outbox").check(name)
 
 
 @pytest.mark.parametrize(

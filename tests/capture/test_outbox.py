@@ -1,15 +1,19 @@
 """Rows of an outbox become the events that they are, in order for each aggregate."""
 
-import json
 import sqlite3
+import uuid
 
 import pytest
 
-from capturedb import until
-from headwater.capture.outbox import Outbox, outbox_record
+from captured import running
+from capturedb import Shop
+from headwater.capture import MariaDB, Sqlite
+from headwater.capture.feed import Feed
+from headwater.capture.outbox import outbox_record
 from headwater.capture.source import Record
-from headwater.capture.sqlite import SqliteSource
-from headwater.errors import CaptureError
+from headwater.client import Client
+from headwater.errors import CaptureError, UsageError
+from servers import wait_until
 
 ROW = {"id": 7, "aggregatetype": "order", "aggregateid": 42, "type": "Paid", "payload": '{"total": 3}'}
 
@@ -32,31 +36,55 @@ def test_a_table_that_is_no_outbox_is_refused():
         outbox_record({**ROW, "aggregatetype": ""}, "shop", 5)
 
 
-def test_an_outbox_is_read_through_any_source_and_may_be_emptied_at_once(tmp_path):
-    db = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
-    db.execute("CREATE TABLE outbox(id INTEGER PRIMARY KEY, aggregatetype, aggregateid, type, payload)")
-    db.execute("CREATE TABLE orders(id INTEGER PRIMARY KEY)")
-    source = Outbox(
-        SqliteSource("shop", tmp_path / "shop.db", ["outbox", "orders"]), "shop.outbox", prefix="events"
+@pytest.mark.parametrize("kind", ["sqlite", "mariadb"])
+def test_an_outbox_that_is_declared_becomes_topics_by_kind_and_may_be_emptied_at_once(
+    kind, request, bootstrap, tmp_path
+):
+    if kind == "sqlite":
+        database = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+        tables, run = ["outbox", "orders"], database.execute
+        declared = Sqlite(tmp_path / "shop.db", tables, outbox="outbox")
+    else:
+        shop = Shop(request.getfixturevalue("mariadb"), "outboxed")
+        database, run = shop.connection, shop.run
+        declared = MariaDB(shop.server.url, ["outboxed.*"], outbox="outboxed.outbox")
+    name = f"c{uuid.uuid4().hex[:8]}"
+    declared.check(name)
+    text = "varchar(20)"
+    run(
+        f"CREATE TABLE outbox(id INTEGER PRIMARY KEY, aggregatetype {text}, aggregateid int, type {text}, payload {text})"
     )
-    parts = source.read(None)
-    until(parts, "0")
-    for number in range(3):
-        db.execute("BEGIN")
-        db.execute("INSERT INTO orders DEFAULT VALUES")
-        db.execute(
-            "INSERT INTO outbox VALUES (NULL, 'order', ?, 'Made', ?)", (number % 2, json.dumps({"n": number}))
-        )
-        db.execute("DELETE FROM outbox")
-        db.execute("COMMIT")
-    found = [r for part in until(parts, "9") for r in part.records]
+    run("CREATE TABLE orders(id INTEGER PRIMARY KEY)")
+    run("INSERT INTO outbox VALUES (99, 'order', 0, 'Made', 'before')")
 
-    assert [(r.key, r.value) for r in found if r.topic == "events.order"] == [
-        (b"0", b'{"n": 0}'),
-        (b"1", b'{"n": 1}'),
-        (b"0", b'{"n": 2}'),
-    ]
-    assert sum(r.topic == "shop.orders" for r in found) == 3
-    assert not any(r.topic == "shop.outbox" for r in found)
-    source.close()
-    db.close()
+    def found() -> list[tuple[str, bytes | None]]:
+        client = Client(bootstrap)
+        topics = [each for each in client.partitions() if each.startswith(f"{name}.")]
+        own = {f"{name}.{each}" for each in ("capture", "schema", "control", "notifications")}
+        messages = list(client.read([each for each in topics if each not in own]))
+        client.close()
+        return [(m.topic().removeprefix(f"{name}."), m.key(), m.value()) for m in messages]
+
+    with running(Feed(name, declared.open(name, tmp_path), bootstrap, outbox=declared.routed(name))):
+        wait_until(lambda: len(found()) == 1, 30, "the row that was there")
+        for number in range(3):
+            run("BEGIN")
+            run(f"INSERT INTO orders VALUES ({number})")
+            run(f"INSERT INTO outbox VALUES ({number}, 'order', {number % 2}, 'Made', 'n{number}')")
+            run("DELETE FROM outbox")
+            run("COMMIT")
+        wait_until(lambda: len(found()) == 7, 30, "the events and the orders")
+
+    events = [each[1:] for each in found() if each[0] == "event.order"]
+    assert events == [(b"0", b"before"), (b"0", b"n0"), (b"1", b"n1"), (b"0", b"n2")]
+    assert sum(each[0].endswith("orders") for each in found()) == 3
+    database.close()
+
+
+def test_an_outbox_that_is_not_captured_is_refused(tmp_path):
+    for declared in (
+        Sqlite(tmp_path / "shop.db", ["orders"], outbox="outbox"),
+        MariaDB("mysql://shop@db", ["shop.orders"], outbox="shop.outbox"),
+    ):
+        with pytest.raises(UsageError, match="none of its tables"):
+            declared.check("shop")

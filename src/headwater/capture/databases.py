@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from headwater.capture.declared import Concealing
 from headwater.capture.mariadb import MariaDBSource
 from headwater.capture.mariaplace import ANEW
+from headwater.capture.outbox import Outbox, check_outbox, routed
 from headwater.capture.polling import PollingSource
 from headwater.capture.source import Source
 from headwater.capture.sqlite import SqliteSource
@@ -26,6 +27,8 @@ class MariaDB(Concealing, frozen=True):
     partitions: int | None = None
     decimals: Literal["precise", "string"] = "precise"
     """Decimals as Debezium's bytes, or as text."""
+    outbox: str | None = None
+    """The table, one of `tables`, whose rows are events: they go to ``<name>.event.<aggregatetype>``, not to a topic of the table."""
 
     @property
     def kind(self) -> str:
@@ -33,10 +36,14 @@ class MariaDB(Concealing, frozen=True):
 
     def check(self, name: str) -> None:
         self.open(name, Path())
+        check_outbox(name, self.outbox, self.tables)
 
     def open(self, name: str, folder: Path) -> Source:
         del folder  # a large transaction is passed on as it comes
         return self._source(name)
+
+    def routed(self, name: str) -> Outbox | None:
+        return routed(name, self.outbox)
 
     def _source(self, name: str) -> MariaDBSource:
         return MariaDBSource(name, self.url, self.tables, decimals=self.decimals)
@@ -60,6 +67,8 @@ class Sqlite(Concealing, frozen=True):
     path: str | Path
     tables: Sequence[str]
     partitions: int | None = None
+    outbox: str | None = None
+    """As that of `MariaDB`."""
 
     @property
     def kind(self) -> str:
@@ -67,10 +76,14 @@ class Sqlite(Concealing, frozen=True):
 
     def check(self, name: str) -> None:
         self.open(name, Path())
+        check_outbox(name, self.outbox, self.tables)
 
     def open(self, name: str, folder: Path) -> Source:
         del folder
         return SqliteSource(name, self.path, self.tables)
+
+    def routed(self, name: str) -> Outbox | None:
+        return routed(name, self.outbox)
 
     def anew(self) -> str:
         return ANEW
@@ -98,6 +111,10 @@ class Polling(Concealing, frozen=True):
     def open(self, name: str, folder: Path) -> Source:
         del folder
         return PollingSource(name, self.url, self.table, self.version, every_s=self.every_s)
+
+    def routed(self, name: str) -> Outbox | None:
+        del name  # rows that are deleted at once are not seen by polling
+        return None
 
     def anew(self) -> str:
         return ANEW

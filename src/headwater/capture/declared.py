@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from headwater.address import shown
+from headwater.capture.outbox import Outbox, check_outbox, routed
 from headwater.capture.source import Source
 from headwater.errors import UsageError
 
@@ -34,6 +35,9 @@ class Database(Protocol):
 
     def open(self, name: str, folder: Path) -> Source:
         """The source of the capture ``name``, which may keep files in ``folder`` while it runs."""
+
+    def routed(self, name: str) -> Outbox | None:
+        """The outbox among its tables; None without one."""
 
     def anew(self) -> str:
         """The position of a capture that has published before and takes its snapshot again."""
@@ -87,10 +91,7 @@ class Postgres(Concealing, frozen=True):
             raise UsageError(
                 f"{what}: decimals is wrong", got=repr(self.decimals), expected="'precise' or 'string'"
             )
-        if self.outbox is not None and self.outbox not in self.tables:
-            raise UsageError(
-                f"{what}: the outbox is none of its tables", got=repr(self.outbox), expected="one of tables="
-            )
+        check_outbox(name, self.outbox and _whole(self.outbox), [_whole(table) for table in self.tables])
         if not 0 < self.alarm_bytes <= self.limit_bytes:
             raise UsageError(
                 f"{what}: alarm_bytes is wrong",
@@ -101,12 +102,10 @@ class Postgres(Concealing, frozen=True):
             raise UsageError(f"{what}: partitions is wrong", got=str(self.partitions), expected="1 or more")
 
     def open(self, name: str, folder: Path) -> Source:
-        source = self._source(name, folder)
-        if self.outbox is None:
-            return source
-        from headwater.capture.outbox import Outbox  # noqa: PLC0415  few need it
+        return self._source(name, folder)
 
-        return Outbox(source, f"{name}.{_whole(self.outbox)}", prefix=f"{name}.event")
+    def routed(self, name: str) -> Outbox | None:
+        return routed(name, self.outbox and _whole(self.outbox))
 
     def audit(self, name: str, log: "Log", table: str) -> "Report":
         """Whether a table and its topic are the same. See ``capture/pgaudit.py``."""

@@ -19,6 +19,7 @@ from headwater.capture.alarm import Alarm, Retaining
 from headwater.capture.control import Command, Control, Notice
 from headwater.capture.forgotten import Forgotten
 from headwater.capture.ledger import State, last_state, schemas
+from headwater.capture.outbox import Outbox
 from headwater.capture.publisher import Publisher
 from headwater.capture.source import Part, Record, Source
 from headwater.client import Client
@@ -74,6 +75,7 @@ class Feed:
         *,
         partitions: int = 1,
         config: dict[str, str] | None = None,
+        outbox: Outbox | None = None,
         clock: Clock | None = None,
         on_state: Callable[[State], None] | None = None,
     ) -> None:
@@ -83,6 +85,7 @@ class Feed:
         self._log = access(log)
         self._client = Client(log)
         self._partitions = partitions
+        self._outbox = outbox
         self._config = FOREVER if config is None else config
         self._clock = clock or SystemClock()
         self._on_state = on_state
@@ -138,7 +141,8 @@ class Feed:
             self._source.notices.clear()
         batch = _Batch(self._clock.monotonic())
         with contextlib.closing(self._source.read(self.state.position)) as parts:  # type: ignore[type-var]
-            for part in Forgotten(self._client).through(parts):
+            routed = parts if self._outbox is None else self._outbox.through(parts)
+            for part in Forgotten(self._client).through(routed):
                 self._take(part, batch)
                 if stop.is_set():
                     if batch.whole:

@@ -4,15 +4,16 @@ An application writes its event in the transaction of the change that it tells o
 ``<prefix>.<aggregatetype>`` under the aggregate's id, so that the events of one aggregate stay in order; its value is the payload alone.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
 
-from headwater.capture.source import Part, Record, Source
-from headwater.errors import CaptureError
+from headwater.capture.source import Part, Record
+from headwater.errors import CaptureError, UsageError
 
-__all__ = ["Outbox", "outbox_record"]
+__all__ = ["Outbox", "check_outbox", "outbox_record", "routed"]
 
 
 def outbox_record(row: Mapping[str, Any], prefix: str, timestamp_ms: int) -> Record:
@@ -41,35 +42,22 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 class Outbox:
-    """A source whose topic `topic` is an outbox; its other topics pass. The application may delete rows as soon as it has written them.
+    """The topic ``topic`` of a capture is an outbox; its other topics pass. The application may delete rows as soon as it has written them.
 
     Rows that were inserted become events, those of a snapshot too: they have not gone out before. Updates and deletes are ignored.
     """
 
-    def __init__(self, source: Source, topic: str, *, prefix: str) -> None:
-        self._source = source
+    def __init__(self, topic: str, *, prefix: str) -> None:
         self._topic = topic
         self._prefix = prefix
         self._decoder = msgspec.json.Decoder(_Event)
 
-    def __getattr__(self, name: str) -> Any:
-        """What the loop asks of some sources only (versions of schemas, notices, how much is retained) is asked of the one inside."""
-        return getattr(self._source, name)
-
-    def read(self, position: str | None) -> Iterator[Part]:
-        """See `Source.read`."""
-        for part in self._source.read(position):
+    def through(self, parts: Iterator[Part]) -> Iterator[Part]:
+        """The parts with events in the place of rows."""
+        for part in parts:
             routed = [made for record in part.records for made in self._routed(record)]
             emptied = tuple(around for around in part.emptied if around.topic != self._topic)
             yield Part(routed, part.position, emptied)
-
-    def confirm(self, position: str) -> None:
-        """See `Source.confirm`."""
-        self._source.confirm(position)
-
-    def close(self) -> None:
-        """See `Source.close`."""
-        self._source.close()
 
     def _routed(self, record: Record) -> Iterator[Record]:
         if record.topic != self._topic:
@@ -78,3 +66,18 @@ class Outbox:
             event = self._decoder.decode(record.value)
             if event.op in {"c", "r"} and event.after is not None:
                 yield outbox_record(event.after, self._prefix, record.timestamp_ms)
+
+
+def routed(name: str, outbox: str | None) -> Outbox | None:
+    """Of the capture ``name``, whose table ``outbox`` is one."""
+    return None if outbox is None else Outbox(f"{name}.{outbox}", prefix=f"{name}.event")
+
+
+def check_outbox(name: str, outbox: str | None, tables: Sequence[str]) -> None:
+    """UsageError for one that is not captured."""
+    if outbox is not None and not any(fnmatchcase(outbox, table) for table in tables):
+        raise UsageError(
+            f"capture {name!r}: the outbox is none of its tables",
+            got=repr(outbox),
+            expected="one of tables=",
+        )
