@@ -16,7 +16,7 @@ from headwater.errors import StorageError
 from headwater.sink import Delivery
 from headwater.view import ViewTable
 from resultlog import Driver
-from servers import both_logs, wait_until
+from servers import both_logs, wait_settled, wait_until
 from viewlog import ViewLog
 
 WRITER = """
@@ -296,7 +296,9 @@ def test_a_new_table_comes_to_the_end_of_the_log_though_its_last_records_are_no_
     driver.publish({}, {"DE": b"{}"})
     driver.begin({}, {"DE": b"{}", "FR": b"{}"})
     driver.abort()
-    (end,) = Client(log.log).end_offsets([view]).values()
+    client = Client(log.log)
+    wait_settled(client, view)
+    (end,) = client.end_offsets([view]).values()
 
     _, seen = deliver(view)
 
