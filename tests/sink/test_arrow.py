@@ -89,6 +89,9 @@ def test_what_arrow_reads_by_itself_is_what_is_read_row_by_row(values):
 @given(rows(FITTING, odd=ANY))
 @example([{"real": 1.0}, {"real": 10**400}])
 @example([{"word": "\ud800"}])
+@example([{"at": "2026-01-31T10:00:00Z"}, {"at": "2026-01-31"}])
+@example([{"at": "2026-01-31T10:00+02:00"}])
+@example([{"local": "2026-01-31T10:00"}])
 @settings(max_examples=300)
 def test_what_does_not_fit_is_named_as_if_it_were_read_row_by_row(values):
     found, expected = outcome(Arrow(COLUMNS, {"_key": "STRING"}), values), outcome(by_rows(COLUMNS), values)
@@ -99,7 +102,9 @@ def test_what_does_not_fit_is_named_as_if_it_were_read_row_by_row(values):
         assert str(found.to_pylist()) == str(expected.to_pylist())
 
 
-@pytest.mark.parametrize("column", ["BINARY", "DATE", "DECIMAL(9,2)", "MAP<STRING,INT>", "ARRAY<DOUBLE>"])
+@pytest.mark.parametrize(
+    "column", ["BINARY", "DATE", "DECIMAL(9,2)", "MAP<STRING,INT>", "ARRAY<DOUBLE>", "ARRAY<TIMESTAMP>"]
+)
 def test_what_arrow_reads_in_another_way_is_left_to_us(column):
     assert Arrow({"a": column}, {})._json is None
 

@@ -30,8 +30,10 @@ PLAIN: dict[str, Callable[[Any], Any]] = {
     "TIMESTAMP_NTZ": lambda pa: pa.timestamp("us"),
 }
 REAL = frozenset({"FLOAT", "DOUBLE"})
-ALIKE = PLAIN.keys() - {"BINARY", "DATE"} - REAL
-"""What Arrow's reader makes the same of, beside arrays and structs of it: it takes times without seconds as well, and no row for another."""
+TIMES = frozenset({"TIMESTAMP", "TIMESTAMP_NTZ"})
+ALIKE = PLAIN.keys() - {"BINARY", "DATE"} - REAL - TIMES
+"""What Arrow's reader makes the same of, beside arrays and structs of it. It takes more for a number or a time than we do: columns of those are looked at."""
+WHOLE_TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:?\d\d)?$"
 
 Columns = Sequence[Sequence[Any]]
 Hidden = Callable[[Sequence[Change]], Columns]
@@ -48,12 +50,13 @@ class Arrow:
         self.schema = self._pa.schema(fields)
         self._json = None
         kinds = {name: kind(text) for name, text in columns.items()}
-        self._real = [name for name, each in kinds.items() if each.name in REAL]
-        if columns and all(name in self._real or _is_alike(each) for name, each in kinds.items()):
+        if columns and all(each.name in REAL | TIMES or _is_alike(each) for each in kinds.values()):
             self._json = driver("pyarrow.json", "warehouse")
             self._compute = driver("pyarrow.compute", "warehouse")
+            text = self._pa.string()
+            read = [(name, text if kinds[name].name in TIMES else of) for name, of in fields[: self._shown]]
             self._options = self._json.ParseOptions(
-                explicit_schema=self._pa.schema(fields[: self._shown]), unexpected_field_behavior="ignore"
+                explicit_schema=self._pa.schema(read), unexpected_field_behavior="ignore"
             )
 
     def table(self, changes: Sequence[Change], hidden: Hidden) -> Any:
@@ -76,18 +79,24 @@ class Arrow:
         text = "\n".join([each.value or "{}" for each in changes]).encode()
         try:
             found = self._json.read_json(self._pa.BufferReader(text), parse_options=self._options)
+            shown = [self._looked_at(found.column(n), self.schema.field(n)) for n in range(self._shown)]
         except self._pa.ArrowException:
             return None
-        if found.num_rows != len(changes) or any(
-            self._is_infinite(found.column(name)) for name in self._real
-        ):
-            return None
-        return [found.column(name) for name in self.schema.names[: self._shown]]
+        return shown if found.num_rows == len(changes) else None
 
-    def _is_infinite(self, column: Any) -> bool:
-        """Whether a number was too great: infinity itself is text in JSON, which Arrow refuses."""
-        extremes = self._compute.min_max(column).as_py()
-        return any(value is not None and math.isinf(value) for value in extremes.values())
+    def _looked_at(self, column: Any, field: Any) -> Any:
+        """A column that was read; ArrowInvalid if row by row it would not be the same."""
+        types, compute = self._pa.types, self._compute
+        if types.is_timestamp(field.type):
+            whole = compute.match_substring_regex(column, WHOLE_TIME)
+            if not compute.all(whole, min_count=0).as_py():
+                raise self._pa.ArrowInvalid("a part of a time is missing")
+            return column.cast(field.type)
+        if types.is_floating(field.type):
+            extremes = compute.min_max(column).as_py().values()
+            if any(value is not None and math.isinf(value) for value in extremes):
+                raise self._pa.ArrowInvalid("a number is too great")  # infinity itself is text in JSON
+        return column
 
     def _made(self, rows: Sequence[Mapping[str, Any]], hidden: Columns) -> Any:
         # By columns: a dict for each row, with what is hidden in it, would take twice the time.
