@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from headwater.client import Client
 
@@ -38,6 +38,18 @@ def wait_until(condition: Callable[[], object], seconds: float = 30, what: str =
         if time.monotonic() > limit:
             raise TimeoutError(f"{what} did not come true within {seconds} s")
         time.sleep(0.02)
+
+
+def create_topic(admin: AdminClient, name: str, partitions: int = 1, **settings: str) -> str:
+    """Makes a topic and waits until it can be used: Apache Kafka confirms one before its broker knows it and takes records for it."""
+    config = {key.replace("_", "."): value for key, value in settings.items()}
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(20)
+    places = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
+    wait_until(
+        lambda: all(end.exception(10) is None for end in admin.list_offsets(places).values()),
+        what=f"a leader of every partition of {name}",
+    )
+    return name
 
 
 def wait_settled(client: Client, *topics: str) -> None:

@@ -3,10 +3,9 @@
 import json
 import uuid
 
-from confluent_kafka.admin import NewTopic
-
 from headwater.access import Log
 from headwater.client import Client, admin, producer
+from servers import create_topic
 
 
 class ViewLog:
@@ -21,10 +20,7 @@ class ViewLog:
         return f"{word}-{uuid.uuid4().hex[:8]}"
 
     def create(self, name: str | None = None, partitions: int = 2, policy: str = "compact") -> str:
-        name = name or self.name()
-        topic = NewTopic(name, partitions, 1, config={"cleanup.policy": policy})
-        self.admin.create_topics([topic])[name].result(20)
-        return name
+        return create_topic(self.admin, name or self.name(), partitions, cleanup_policy=policy)
 
     def delete(self, name: str) -> None:
         self.admin.delete_topics([name])[name].result(20)

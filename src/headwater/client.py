@@ -209,10 +209,10 @@ class Client:
                     ) from error
             except TimeoutError as error:
                 raise self._unreachable(f"no answer within {self._timeout_s:.0f} s") from error
-        self._await_topics({each.topic for each in wanted})
+        self.await_topics({each.topic for each in wanted})
 
-    def _await_topics(self, names: set[str]) -> None:
-        """Of several brokers the one that is asked next may hear of a new topic a moment later."""
+    def await_topics(self, names: set[str]) -> None:
+        """Returns when new topics are known: the broker that is asked next may hear of one a moment later than who confirmed it."""
         limit = self._clock.monotonic() + self._timeout_s
         while missing := names - self.partitions().keys():
             if self._clock.monotonic() >= limit:

@@ -11,11 +11,10 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     NewPartitions,
-    NewTopic,
     ResourceType,
 )
 
-from servers import wait_until
+from servers import create_topic, wait_until
 
 
 @pytest.fixture
@@ -26,10 +25,7 @@ def admin(bootstrap):
 @pytest.fixture
 def make(admin):
     def topic(partitions=1, **config):
-        name = f"admin-{uuid.uuid4().hex[:8]}"
-        given = {key.replace("_", "."): value for key, value in config.items()}
-        admin.create_topics([NewTopic(name, partitions, 1, config=given)])[name].result(10)
-        return name
+        return create_topic(admin, f"admin-{uuid.uuid4().hex[:8]}", partitions, **config)
 
     return topic
 

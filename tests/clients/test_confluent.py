@@ -5,24 +5,17 @@ import uuid
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from servers import wait_until
+from servers import create_topic, wait_until
 
 
 @pytest.fixture
 def topic(bootstrap):
-    name = f"confluent-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, 2, 1)])[name].result(10)
-    wait_until(lambda: _is_led(admin, name), what=f"a leader of every partition of {name}")
-    return name
-
-
-def _is_led(admin, topic):
-    """Apache Kafka confirms a topic before its leaders take records; a producer without idempotence that then has to retry keeps no order."""
-    ends = admin.list_offsets({TopicPartition(topic, p): OffsetSpec.latest() for p in (0, 1)})
-    return all(end.exception(10) is None for end in ends.values())
+    """Two partitions that take records: a producer without idempotence that has to wait for them and retry keeps no order."""
+    return create_topic(
+        AdminClient({"bootstrap.servers": bootstrap}), f"confluent-{uuid.uuid4().hex[:8]}", partitions=2
+    )
 
 
 def produce(bootstrap, topic, values, **settings):
@@ -174,8 +167,7 @@ def test_a_record_of_100_mb_is_refused_with_the_reason_and_the_next_one_is_taken
 
 def test_topics_are_created_listed_and_deleted(bootstrap):
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    name = f"life-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(name, 3, 1, config={"cleanup.policy": "compact"})])[name].result(10)
+    name = create_topic(admin, f"life-{uuid.uuid4().hex[:8]}", 3, cleanup_policy="compact")
     assert len(admin.list_topics(timeout=10).topics[name].partitions) == 3
     with pytest.raises(KafkaException, match="already exists"):
         admin.create_topics([NewTopic(name, 3, 1)])[name].result(10)

@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
-from servers import wait_until
+from servers import create_topic, wait_until
 
 
 def producer(bootstrap, name, **settings):
@@ -18,10 +18,8 @@ def producer(bootstrap, name, **settings):
 
 
 def new_topic(bootstrap, partitions=2):
-    name = f"txn-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(10)
-    return name
+    return create_topic(admin, f"txn-{uuid.uuid4().hex[:8]}", partitions)
 
 
 def read(bootstrap, topic, *, isolation="read_committed", partitions=2, seconds=10):

@@ -6,7 +6,6 @@ import uuid
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import NewTopic
 
 from headwater.cli import main
 from headwater.client import admin, producer
@@ -14,7 +13,7 @@ from headwater.operate.census import Census, Stretch
 from headwater.operate.ledger import Reading, Tally, Unbalanced, account, accounts, check
 from headwater.result import Taken
 from resultlog import Driver
-from servers import both_logs, wait_until
+from servers import both_logs, create_topic, wait_until
 
 
 class Written:
@@ -29,8 +28,7 @@ class Written:
         self.create(self.topic)
 
     def create(self, name: str, **config: str) -> None:
-        given = {key.replace("_", "."): value for key, value in config.items()}
-        self.admin.create_topics([NewTopic(name, 1, 1, config=given)])[name].result(20)
+        create_topic(self.admin, name, **config)
 
     def put(self, count: int, topic: str = "", *, key: str = "k", headers: list | None = None) -> None:
         made = producer(self.bootstrap)

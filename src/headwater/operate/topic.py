@@ -61,13 +61,15 @@ def describe(log: Log, name: str) -> TopicShape:
 
 
 def create(log: Log, name: str, partitions: int, config: dict[str, str]) -> None:
-    Client(log).partitions()  # says what is wrong with the log, which an admin request does not
+    known = Client(log)
+    known.partitions()  # says what is wrong with the log, which an admin request does not
     client = admin(log)
     wanted = NewTopic(name, partitions, access(log).replication, config=config)
     try:
         client.create_topics([wanted])[name].result(TIMEOUT_S)
     except KafkaException as error:
         raise UsageError(f"topic {name!r} cannot be created", got=error.args[0].str()) from error
+    known.await_topics({name})
 
 
 def delete(log: Log, name: str) -> None:
