@@ -86,7 +86,7 @@ bench-report: $(VENV)/.setup  ## draws docs/benchmarks.md from bench/results
 clean:  ## remove the virtual environment and everything that was built or measured locally
 	rm -rf $(VENV) .venv-flink build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
 
-$(VENV)/.setup: pyproject.toml scripts/setup src/headwater/pipeline/jars.py src/headwater/operate/classes.py
+$(VENV)/.setup: pyproject.toml scripts/setup src/headwater/pipeline/jars.py src/headwater/operate/classes.py $(wildcard src/headwater/pipeline/jvm/*.java)
 	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/setup
 	@touch $@
 

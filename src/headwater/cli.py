@@ -228,9 +228,10 @@ def doctor(
 
     if prepare:
         from headwater.operate import classes
-        from headwater.pipeline import jars
+        from headwater.pipeline import compiled, jars
 
         jars.ensure(progress=typer.echo)
+        compiled.ensure(progress=typer.echo)
         typer.echo(f"Spark's classes are in {classes.keep()}")
     raise typer.Exit(report())
 

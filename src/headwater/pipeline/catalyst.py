@@ -4,13 +4,15 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.classic.column import Column as ClassicColumn
 
-__all__ = ["FIELDS_MAX", "find", "frame", "items", "of", "plan", "seq", "text", "within"]
+__all__ = ["FIELDS_MAX", "bound", "find", "frame", "invoked", "items", "of", "plan", "seq", "text", "within"]
 
 FIELDS_MAX = 10_000
 SHORT = (False, False, FIELDS_MAX, False, False)
 """How ``treeString`` is to write: neither verbose nor with suffixes, all fields, no ids, no output columns."""
+EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 NODE = re.compile(r"[ :+-]*['~!]*(\w+)")
 """A line of a plan's text: where the node hangs, Spark's marks, its name."""
 
@@ -71,3 +73,24 @@ def items(sequence: Any) -> list[Any]:
 def seq(rows: DataFrame, found: Sequence[Any]) -> Any:
     """A list as a sequence of Scala's."""
     return of(rows.sparkSession, "org.apache.spark.api.python.PythonUtils").toSeq(list(found))
+
+
+def bound(rows: DataFrame, sql: str) -> tuple[Any, Any]:
+    """The type of an expression over some rows, and the expression as it is computed from one such row."""
+    replaced = of(rows.sparkSession, "org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions")
+    node = replaced.apply(plan(rows.selectExpr(sql)))
+    found = node.projectList().head().child()
+    columns = of(rows.sparkSession, f"{EXPRESSIONS}.package$AttributeSeq")(node.child().output())
+    references = of(rows.sparkSession, f"{EXPRESSIONS}.BindReferences")
+    return found.dataType(), references.bindReference(found, columns, False)
+
+
+def invoked(spark: SparkSession, target: Any, method: str, kind: Any, argument: Column) -> Column:
+    """What a method of an object makes of a column, null or not. The object is sent to the tasks; it must not change."""
+    bridge = of(spark, "org.apache.spark.sql.classic.ExpressionUtils")
+    object_type = of(spark, "org.apache.spark.sql.types.ObjectType")(target.getClass())
+    literal = of(spark, f"{EXPRESSIONS}.Literal")(target, object_type)
+    to_seq = of(spark, "org.apache.spark.api.python.PythonUtils").toSeq
+    given = to_seq([bridge.expression(argument._jc)])  # noqa: SLF001
+    call = of(spark, f"{EXPRESSIONS}.objects.Invoke")
+    return ClassicColumn(bridge.column(call(literal, method, kind, given, to_seq([]), False, True, True)))

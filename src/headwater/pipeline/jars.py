@@ -12,15 +12,16 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from py4j.protocol import Py4JError
 
 from headwater.errors import MachineError
 
-__all__ = ["COORDINATES", "Jar", "cache", "ensure"]
+__all__ = ["COORDINATES", "Jar", "cache", "ensure", "gateway"]
 
 FETCH_SECONDS_MAX = 300
 LOG_LINES_SHOWN = 3
@@ -131,29 +132,39 @@ def _local(missing: list[Jar], scratch: Path, _progress: Callable[[str], None]) 
 
 def _ivy(missing: list[Jar], scratch: Path, progress: Callable[[str], None]) -> str:
     """Asks the Ivy inside Spark, in a JVM of its own, for one artifact at a time."""
-    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 (a fetch is rare, the import slow)
-    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
-
     log = scratch / "ivy.log"
     try:
-        with log.open("wb") as out:
-            gateway = launch_gateway(popen_kwargs={"stdout": out, "stderr": out})
-    except PySparkRuntimeError:
-        return f"no JVM ({_last_lines(log)})"
-    try:
-        # A half-filled local Maven repository breaks Ivy: it finds the pom there and then misses the jar.
-        gateway.jvm.java.lang.System.setProperty("user.home", str(scratch))
-        for jar in missing:
-            progress(f"fetching {jar.coordinates}")
-            uri = gateway.jvm.java.net.URI(f"ivy://{jar.coordinates}?transitive=false")
-            with contextlib.suppress(Py4JError):
-                paths = gateway.jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(uri)
-                shutil.copyfile(paths.head(), scratch / jar.file)
-    finally:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
+        with gateway(log) as jvm:
+            # A half-filled local Maven repository breaks Ivy: it finds the pom there and then misses the jar.
+            jvm.java.lang.System.setProperty("user.home", str(scratch))
+            for jar in missing:
+                progress(f"fetching {jar.coordinates}")
+                uri = jvm.java.net.URI(f"ivy://{jar.coordinates}?transitive=false")
+                with contextlib.suppress(Py4JError):
+                    paths = jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(uri)
+                    shutil.copyfile(paths.head(), scratch / jar.file)
+    except MachineError as error:
+        return str(error)
     return _looked(log)
+
+
+@contextlib.contextmanager
+def gateway(log: Path) -> Iterator[Any]:
+    """A JVM with Spark's classes, and no Spark in it, which writes to a file. MachineError when it does not start."""
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 (it is rarely needed, the import slow)
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    try:
+        with log.open("wb") as out:
+            found = launch_gateway(popen_kwargs={"stdout": out, "stderr": out})
+    except PySparkRuntimeError as error:
+        raise MachineError(f"no JVM ({_last_lines(log)})") from error
+    try:
+        yield found.jvm
+    finally:
+        found.shutdown()
+        found.proc.stdin.close()
+        found.proc.wait()
 
 
 def _maven(missing: list[Jar], scratch: Path, progress: Callable[[str], None]) -> str:

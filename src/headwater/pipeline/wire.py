@@ -32,9 +32,11 @@ __all__ = [
     "check",
     "expressions",
     "is_window",
+    "json_expression",
     "key_expression",
     "literal",
     "records",
+    "row_expression",
 ]
 
 VERSION = "_version"
@@ -84,11 +86,20 @@ def check(rows: DataFrame, view: View) -> None:
 
 def expressions(kind: StructType, view: View) -> tuple[str, str]:
     """SQL for the key and the value of rows of this kind: text, since a batch should not spend its time on building columns."""
+    value = json_expression(row_expression(kind))
+    return key_expression(kind, view.key), f"IF({GONE}, NULL, {value})" if GONE in kind.names else value
+
+
+def row_expression(kind: StructType) -> str:
+    """SQL for what is published of rows of this kind, as a struct."""
     kinds = {field.name: field.dataType for field in kind.fields}
     shown = [name for name in kinds if not name.startswith("_") or name in {VERSION, UNTIL}]
-    fields = ", ".join(f"{literal(name)}, {_plain(_quoted(name), kinds[name])}" for name in shown)
-    value = f"to_json(named_struct({fields}), {JSON})"
-    return key_expression(kind, view.key), f"IF({GONE}, NULL, {value})" if GONE in kinds else value
+    return f"named_struct({', '.join(f'{literal(name)}, {_plain(_quoted(name), kinds[name])}' for name in shown)})"
+
+
+def json_expression(row: str) -> str:
+    """SQL for the text of a struct."""
+    return f"to_json({row}, {JSON})"
 
 
 def key_expression(kind: StructType, key: Sequence[str]) -> str:
