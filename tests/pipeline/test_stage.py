@@ -6,11 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 import headwater as hw
-from headwater.client import admin
+from headwater.client import Client, admin
 from headwater.errors import UsageError
+from headwater.operate.check import check
 from headwater.operate.reset import reset
 from headwater.operate.topic import describe
 from headwater.pipeline.runner import Runner
@@ -84,6 +86,30 @@ def test_missing_results_are_refused(shop, view):
     assert "results are missing" in refusal(shop, view)
 
 
+def cut_to_the_last(shop: Shop, topic: str) -> None:
+    *_, last = Client(shop.log).read([topic])
+    place = TopicPartition(topic, last.partition(), last.offset())
+    asked = admin(shop.bootstrap)
+    asked.delete_records([place])[place].result(20)
+    assert len(shop.records(topic)) == 1
+
+
+def test_results_that_are_cut_to_the_last_one_are_enough_to_go_on(shop, view):
+    cut_to_the_last(shop, f"{view}.progress")
+    shop.send(orders(30, start=60))
+    Runner(app(shop, view), shop.settings).once()
+    assert {row["orders"] for row in shop.table(view).values()} == {30}
+    assert [row["_revision"] for _, row, _ in shop.records(view) if row["country"] == "de"] == [1, 2, 3]
+
+
+def test_a_batch_is_not_run_once_more_without_the_result_before_it(shop, view):
+    """It would be run from nothing, and Spark's own state behind our operators would take what comes out."""
+    cut_to_the_last(shop, f"{view}.progress")
+    for file in (checkpoint(shop, view) / "commits").glob("*1*"):
+        file.unlink()
+    assert "results are missing" in refusal(shop, view)
+
+
 def test_more_partitions_of_a_keyed_topic_are_refused(shop, view):
     asked = admin(shop.bootstrap)
     asked.create_partitions([NewPartitions(view, 3)])[view].result(10)
@@ -133,6 +159,20 @@ def test_a_damaged_state_file_is_named(shop, view):
     with pytest.raises(hw.errors.HeadwaterError, match=r"state file .*\.delta is damaged"):
         Runner(app(shop, view), shop.settings).once()
     assert len(shop.records(view)) == before
+
+
+def test_of_the_rows_of_a_key_the_newest_is_published_however_the_log_is_cut_into_batches(shop):
+    """As text, order 9 comes after order 10."""
+    shop.make("orders")
+    name = shop.name("last_order")
+    declared = shop.app()
+    declared.sql(name, "SELECT customer_id, order_id FROM orders WHERE cents >= 0", key="customer_id")
+    for start in (0, 60):
+        shop.send(orders(60, start=start))
+        Runner(declared, shop.settings).once()
+    newest = {str(order.customer_id): order.order_id for order in orders(120)}
+    assert {key: row["order_id"] for key, row in shop.table(name).items()} == newest
+    assert check(declared, shop.settings, name).first is None
 
 
 def test_an_append_view_has_each_row_once_and_nothing_replaces_it(shop):

@@ -4,8 +4,8 @@ from pyspark.sql import DataFrame
 
 from headwater.errors import UsageError
 from headwater.graph import View
-from headwater.pipeline import changing, operator, wire
-from headwater.pipeline.differing import NO_ROWS, PUBLISH, Appending, Differing
+from headwater.pipeline import changing, operator, plan, wire
+from headwater.pipeline.differing import NO_ROWS, ORDER, PUBLISH, Appending, Differing
 from headwater.pipeline.forget import Forgetting
 from headwater.pipeline.operator import Logic, Site
 from headwater.pipeline.ready import Ready
@@ -24,6 +24,9 @@ def staged(rows: DataFrame, view: View, site: Site, *, judged: bool) -> DataFram
     columns = [f"{value} AS _value", f"{key} AS _key"]
     if weighted:
         columns.append(wire.WEIGHT)
+    elif not view.append and (traced := plan.traced(rows, {ORDER: "offset"})) is not None:
+        rows = traced
+        columns.append(ORDER)
     if view.emit == "ready":
         until = changing.until_expression(rows.schema, view.key)
         if until is None or not judged:
