@@ -1,27 +1,15 @@
 """kcat, as Debian ships it: librdkafka 2.0, older than what confluent-kafka brings."""
 
-import subprocess
 import uuid
 
 import pytest
+
+from clients.kcat import kcat
 
 
 @pytest.fixture
 def topic():
     return f"kcat-{uuid.uuid4().hex[:8]}"
-
-
-def kcat(bootstrap, *arguments, text=""):
-    done = subprocess.run(
-        ["kcat", "-b", bootstrap, *arguments],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_lines_written_are_read_back_with_their_keys(bootstrap, topic):

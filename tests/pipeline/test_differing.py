@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import UsageError
-from headwater.pipeline.differing import Differing, consolidated
+from headwater.pipeline.differing import ORDER, Differing, consolidated
 from headwater.pipeline.operator import FOREVER, Moment
 from memorystate import Memory
 
@@ -83,4 +83,13 @@ def test_of_two_rows_with_a_key_the_greater_one_is_published_and_a_deletion_befo
     assert Differing().apply(table(rows), state, MOMENT).changes == {
         b"a": b'{"n":2,"_revision":1}',
         b"b": None,
+    }
+
+
+def test_of_two_rows_with_a_key_the_newer_record_counts_where_it_is_known():
+    rows = table([("a", '{"n":9}', 1), ("a", '{"n":10}', 1), ("a", '{"n":8}', 1), ("b", '{"n":1}', 1)])
+    traced = rows.append_column(ORDER, pa.array([7, 9, 8, 3]))
+    assert Differing().apply(traced, Memory(), MOMENT).changes == {
+        b"a": b'{"n":10,"_revision":1}',
+        b"b": b'{"n":1,"_revision":1}',
     }

@@ -236,8 +236,11 @@ def test_a_model_is_swapped_by_a_record_and_training_sees_what_was_served():
         return {"visit_id": n, "user": "ann", "spent": spent, "model": "m", "at": BEGIN + minute * MINUTE}
 
     with testing.views(app, now=BEGIN) as t:
-        t.send("purchases", {"user": "ann", "cents": 500, "at": BEGIN + 5 * MINUTE})
-        t.send("purchases", {"user": "ann", "cents": 100, "at": BEGIN + 15 * MINUTE})
+        really = [("ann", 0, BEGIN + MINUTE)]
+        for minute, cents in ((5, 500), (15, 100)):
+            t.send("purchases", {"user": "ann", "cents": cents, "at": BEGIN + minute * MINUTE})
+            newest = max(t.rows("spending"), key=lambda row: row["window"]["end"])
+            really.append(("ann", newest["spent"], BEGIN + (minute + 1) * MINUTE))
         t.send("models", {"model": "m", "weight": 1.0, "bias": 0.0, "used_from": BEGIN})
         t.send("models", {"model": "m", "weight": 2.0, "bias": 1.0, "used_from": BEGIN + 10 * MINUTE})
         t.send("visits", visit(1, 1, 0), visit(2, 5, 500), visit(3, 12, 500), visit(4, 20, 500))
@@ -249,12 +252,9 @@ def test_a_model_is_swapped_by_a_record_and_training_sees_what_was_served():
             [(row["user"], row["window"], row["spent"]) for row in t.batch("spending")],
             "user string, window struct<start: timestamp, end: timestamp>, spent long",
         )
-        served = spark.createDataFrame(
-            [
-                ("ann", spent, BEGIN + minute * MINUTE)
-                for minute, spent in ((1, 0), (5, 500), (12, 500), (20, 500))
-            ],
-            "user string, spent long, at timestamp",
+        visits = [("ann", spent, BEGIN + n * MINUTE) for n, spent in ((1, 0), (5, 500), (12, 500), (20, 500))]
+        served, agreeing = (
+            spark.createDataFrame(rows, "user string, spent long, at timestamp") for rows in (visits, really)
         )
         assert [row.known_spent for row in module.training(served, features).orderBy("at").collect()] == [
             None,
@@ -263,3 +263,5 @@ def test_a_model_is_swapped_by_a_record_and_training_sees_what_was_served():
             600,
         ]
         assert [row.at.minute for row in module.disagreeing(served, features).collect()] == [20]
+        assert [spent for _, spent, _ in really] == [0, 500, 600]
+        assert module.disagreeing(agreeing, features).collect() == []

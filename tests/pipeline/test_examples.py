@@ -179,6 +179,35 @@ def test_searches_without_a_click_count_when_none_can_come_any_more():
             t.check(view)
 
 
+def test_an_act_has_the_profile_of_its_own_time_whichever_comes_first():
+    app = hw.App.load(str(EXAMPLES / "activity" / "app.py"))
+
+    def act(number: int, minute: int, user: int = 1) -> dict:
+        return {"act_id": number, "user_id": user, "page": "/", "at": BEGIN + minute * MINUTE}
+
+    def profile(plan: str, minute: int) -> dict:
+        return {"user_id": 1, "country": "de", "plan": plan, "changed_at": BEGIN + minute * MINUTE}
+
+    with testing.views(app, now=BEGIN) as t:
+
+        def plans() -> list[str | None]:
+            return [row["plan"] for row in t.rows("activity")]
+
+        t.send("acts", act(1, 5), act(2, 30), act(3, 30, user=2))
+        assert plans() == [None, None, None]
+        t.send("profiles", profile("free", 0))
+        t.send("profiles", profile("paid", 20))
+        assert plans() == ["free", "paid", None]
+        t.send("acts", act(4, 10), act(5, 50))
+        assert plans() == ["free", "paid", None, "free", "paid"]
+        t.advance("2 hours")
+        t.advance("1 minute")
+        counted = {row["plan"]: row["acts"] for row in t.rows("acts_by_plan")}
+        assert counted == {"free": 1, "paid": 2, "none": 1}  # the fourth came too late to be counted
+        for view in app.graph().views:
+            t.check(view)
+
+
 def test_percentiles_of_minutes_are_merged_to_those_of_an_hour():
     app = hw.App.load(str(EXAMPLES / "percentiles" / "app.py"))
     times = {minute: [float(minute * 100 + n) for n in range(100)] for minute in range(5)}

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -79,15 +80,19 @@ def test_a_new_version_takes_the_place_of_the_old_in_one_step_and_back(shop, mor
     assert run_of(shop, view) == swapped.run != first
     news = seen(shop, view)[len(before) :]
     assert sorted(news) == [("de", 3, 13), ("fr", 0, None), ("us", 3, 13)]
-    assert not any("shadow" in name for name in Client(shop.bootstrap).partitions())
+    assert not any(name.startswith(view) and "shadow" in name for name in Client(shop.bootstrap).partitions())
 
     shop.send(orders(30, start=60))
     Runner(app(shop, view, BIG, **more), shop.settings).once()
     assert {key: row["n"] for key, row in shop.table(view).items()} == {"de": 23, "us": 23}
     assert {r for key, r, _ in seen(shop, view)[-2:]} == {4}
 
+    unfinished = str(uuid.uuid4())
+    Runner(app(shop, view, **more), shop.settings, shadows={view: unfinished}).once()
     Rebuild(app(shop, view, **more), shop.settings, view).back()
     assert run_of(shop, view) == first
+    kept = {folder.name for folder in (shop.settings.data / "checkpoints" / view).iterdir()}
+    assert kept == {first, swapped.run, unfinished}
     assert {key: row["n"] for key, row in shop.table(view).items()} == {"de": 30, "us": 30, "fr": 30}
     shop.send(orders(3, start=90))
     Runner(app(shop, view, **more), shop.settings).once()

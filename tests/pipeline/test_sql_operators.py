@@ -55,6 +55,68 @@ def test_sessions_and_days_are_written_in_sql(shop):
         assert checked.first is None, str(checked)
 
 
+class Payment(hw.Event):
+    payment_id: int
+    order_id: int
+    paid_at: datetime
+
+
+class Tap(hw.Event):
+    customer_id: int
+    occurred: datetime
+    sent: datetime
+    received: datetime
+
+
+@pytest.mark.spark
+def test_sliding_windows_duplicates_clocks_and_matches_are_written_in_sql(shop):
+    app = declared(shop)
+    more = {"payments": (Payment, "order_id", "paid_at"), "taps": (Tap, "customer_id", "received")}
+    for name, (kind, key, time) in more.items():
+        app.stream(name, kind, key=key, time=time, delay="10 minutes", topic=shop.name(name))
+    views = {
+        "rolling": (
+            "SELECT customer_id, window, n FROM sliding(orders, key => 'customer_id', time => 'at', size => '10 minutes', n => 'count(*)')",
+            ["customer_id", "window"],
+        ),
+        "once": (
+            "SELECT order_id, country FROM distinct(orders, key => 'customer_id, order_id', time => 'at', within => '1 hour')",
+            "order_id",
+        ),
+        "paid": (
+            "SELECT order_id, payment_id FROM match(orders, payments, on => 'order_id', time => 'at, paid_at', after => '10 minutes')",
+            "payment_id",
+        ),
+        "right": (
+            "SELECT customer_id, corrected FROM corrected_time(taps, device => 'customer_id', occurred => 'occurred', sent => 'sent', received => 'received', bound => '2 hours')",
+            "customer_id",
+        ),
+    }
+    for name, (query, key) in views.items():
+        app.sql(shop.name(name), query, key=key)
+
+    def at(minute: int) -> datetime:
+        return BEGIN + timedelta(minutes=minute)
+
+    shop.make("orders", *more)
+    for minutes in ([0, 5, 5], [20], [200]):
+        shop.send([Order(n, 1, "de", 1, at(n)) for n in minutes])
+        paid = [Payment(n, n, at(n + late)) for n, late in ((0, 7), (20, 12)) if n in minutes]
+        shop.send_to(shop.name("payments"), paid, "order_id")
+        shop.send([Tap(n, at(n - 61), at(n - 60), at(n)) for n in minutes[:1]], "taps")  # an hour slow
+        Runner(app, shop.settings).once()
+    found = {name: shop.table(shop.name(name)).values() for name in views}
+    rolling = {row["window"]["end"][11:16]: row["n"] for row in found["rolling"]}
+    assert rolling == {"20:00": 1, "20:05": 3, "20:20": 1, "23:20": 1}
+    assert sorted(row["order_id"] for row in found["once"]) == [0, 5, 20, 200]
+    assert [(row["order_id"], row["payment_id"]) for row in found["paid"]] == [(0, 0)]
+    corrected = {row["customer_id"]: row["corrected"][11:16] for row in found["right"]}
+    assert corrected[0] == "19:59"
+    for name in ("rolling", "once", "paid"):
+        checked = check(app, shop.settings, shop.name(name))
+        assert checked.first is None, str(checked)
+
+
 @pytest.mark.spark
 def test_a_wrong_argument_is_one_clear_line(shop):
     app = declared(shop)

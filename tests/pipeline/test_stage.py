@@ -6,16 +6,20 @@ import shutil
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 import headwater as hw
-from headwater.client import admin
+from clients.kcat import kcat
+from headwater.client import Client, admin
 from headwater.errors import UsageError
+from headwater.operate.check import check
 from headwater.operate.reset import reset
 from headwater.operate.topic import describe
+from headwater.pipeline.groups import group
 from headwater.pipeline.runner import Runner
 from ordershop import Shop, orders
-from servers import wait_until
+from servers import both_logs, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -55,6 +59,7 @@ def refusal(shop: Shop, view: str) -> str:
     return str(refused.value)
 
 
+@both_logs
 def test_a_deleted_checkpoint_is_refused(shop, view):
     shutil.rmtree(checkpoint(shop, view))
     assert "was written by another run" in refusal(shop, view)
@@ -78,12 +83,37 @@ def test_a_checkpoint_from_an_earlier_time_is_refused(shop, view):
     assert "the checkpoint is from an earlier time" in refusal(shop, view)
 
 
+@both_logs
 def test_missing_results_are_refused(shop, view):
     asked = admin(shop.bootstrap)
     asked.delete_topics([f"{view}.progress"])[f"{view}.progress"].result(10)
     assert "results are missing" in refusal(shop, view)
 
 
+def cut_to_the_last(shop: Shop, topic: str) -> None:
+    *_, last = Client(shop.log).read([topic])
+    place = TopicPartition(topic, last.partition(), last.offset())
+    asked = admin(shop.bootstrap)
+    asked.delete_records([place])[place].result(20)
+    assert len(shop.records(topic)) == 1
+
+
+def test_results_that_are_cut_to_the_last_one_are_enough_to_go_on(shop, view):
+    cut_to_the_last(shop, f"{view}.progress")
+    shop.send(orders(30, start=60))
+    Runner(app(shop, view), shop.settings).once()
+    assert {row["orders"] for row in shop.table(view).values()} == {30}
+    assert [row["_revision"] for _, row, _ in shop.records(view) if row["country"] == "de"] == [1, 2, 3]
+
+
+def test_a_batch_is_not_run_once_more_without_the_result_before_it(shop, view):
+    """It would be run from nothing, and Spark's own state behind our operators would take what comes out."""
+    cut_to_the_last(shop, f"{view}.progress")
+    shop.lose_commit(view)
+    assert "results are missing" in refusal(shop, view)
+
+
+@both_logs
 def test_more_partitions_of_a_keyed_topic_are_refused(shop, view):
     asked = admin(shop.bootstrap)
     asked.create_partitions([NewPartitions(view, 3)])[view].result(10)
@@ -98,8 +128,7 @@ def test_another_application_with_a_view_of_that_name_is_refused(shop, view, tmp
 
 def test_a_batch_that_was_cut_anew_is_refused(shop, view):
     """The commit of the last batch is gone, and the offsets that it is to repeat are others."""
-    for file in (checkpoint(shop, view) / "commits").glob("*1*"):
-        file.unlink()
+    shop.lose_commit(view)
     for crc in (checkpoint(shop, view) / "offsets").glob(".*.crc"):
         crc.unlink()
     offsets = checkpoint(shop, view) / "offsets" / "1"
@@ -112,8 +141,7 @@ def test_a_batch_that_was_cut_anew_is_refused(shop, view):
 
 def test_a_batch_whose_commit_was_lost_is_run_and_thrown_away(shop, view):
     published = shop.records(view)
-    for file in (checkpoint(shop, view) / "commits").glob("*1*"):
-        file.unlink()
+    shop.lose_commit(view)
     Runner(app(shop, view), shop.settings).once()
     assert shop.records(view) == published
 
@@ -121,6 +149,38 @@ def test_a_batch_whose_commit_was_lost_is_run_and_thrown_away(shop, view):
     Runner(app(shop, view), shop.settings).once()
     assert {row["orders"] for row in shop.table(view).values()} == {30}
     assert [row["_revision"] for _, row, _ in shop.records(view) if row["country"] == "de"] == [1, 2, 3]
+
+
+def test_a_view_goes_on_without_the_group_that_lag_tools_see(shop, view):
+    asked, name = admin(shop.bootstrap), group(view)
+    wait_until(lambda: shop.committed(view), 20, "the group")
+    asked.delete_consumer_groups([name])[name].result(20)
+    shop.send(orders(30, start=60))
+    Runner(app(shop, view), shop.settings).once()
+    assert {row["orders"] for row in shop.table(view).values()} == {30}
+    assert len(shop.records(view)) == 9
+    wait_until(lambda: sum(shop.committed(view)[shop.name("orders")].values()) == 90, 20, "the group anew")
+
+
+def test_kcat_sees_ordinary_records_and_tombstones_only(shop):
+    """In each batch every country has ten orders more; from 15 on it is in the view no longer."""
+    shop.make("orders")
+    name, declared = shop.name("small"), shop.app()
+    declared.sql(name, f"{SUMS} HAVING count(*) < 15", key="country")
+    for start in (0, 30):
+        shop.send(orders(30, start=start))
+        Runner(declared, shop.settings).once()
+    lines = kcat(shop.bootstrap, "-C", "-t", name, "-e", "-f", "%k|%S|%h|%s\\n").splitlines()
+    found = sorted(line.split("|", 3) for line in lines)
+    assert [(key, size == "-1", headers) for key, size, headers, _ in found] == [
+        (key, gone, "") for key in ("de", "fr", "us") for gone in (True, False)
+    ]
+    rows = [json.loads(text) for _, size, _, text in found if size != "-1"]
+    assert [(row["country"], row["orders"], row["_revision"]) for row in rows] == [
+        ("de", 10, 1),
+        ("fr", 10, 1),
+        ("us", 10, 1),
+    ]
 
 
 def test_a_damaged_state_file_is_named(shop, view):
@@ -135,6 +195,20 @@ def test_a_damaged_state_file_is_named(shop, view):
     assert len(shop.records(view)) == before
 
 
+def test_of_the_rows_of_a_key_the_newest_is_published_however_the_log_is_cut_into_batches(shop):
+    """As text, order 9 comes after order 10."""
+    shop.make("orders")
+    name = shop.name("last_order")
+    declared = shop.app()
+    declared.sql(name, "SELECT customer_id, order_id FROM orders WHERE cents >= 0", key="customer_id")
+    for start in (0, 60):
+        shop.send(orders(60, start=start))
+        Runner(declared, shop.settings).once()
+    newest = {str(order.customer_id): order.order_id for order in orders(120)}
+    assert {key: row["order_id"] for key, row in shop.table(name).items()} == newest
+    assert check(declared, shop.settings, name).first is None
+
+
 def test_an_append_view_has_each_row_once_and_nothing_replaces_it(shop):
     shop.make("orders")
     name = shop.name("paid")
@@ -143,8 +217,7 @@ def test_an_append_view_has_each_row_once_and_nothing_replaces_it(shop):
     for start in (0, 60):
         shop.send(orders(60, start=start))
         Runner(declared, shop.settings).once()
-    for file in (shop.settings.data / "checkpoints" / name).glob("*/commits/*1*"):
-        file.unlink()
+    shop.lose_commit(name)
     Runner(declared, shop.settings).once()
     found = sorted((row["country"], row["cents"]) for _, row, _ in shop.records(name))
     assert found == sorted((order.country, order.cents) for order in orders(120) if order.cents >= 10)

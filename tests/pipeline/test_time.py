@@ -1,6 +1,7 @@
 """Time: the watermark for every order of arrival, what is late, and what happens when nothing comes."""
 
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import headwater as hw
 from headwater.client import Client
 from headwater.errors import MachineError, UsageError
 from headwater.graph import Stream
+from headwater.operate.reset import reset
 from headwater.pipeline import split, time
 from headwater.pipeline.batch import rows
 from headwater.pipeline.runner import Runner
@@ -236,6 +238,54 @@ def test_late_records_land_beside_the_view_once_with_what_they_missed(shop):
 
 
 @pytest.mark.spark
+def test_windows_begin_after_a_restart_where_they_began_before_it(shop):
+    """They are counted from 1970, not from the first record: no hour is a multiple of seven minutes."""
+    shop.make("orders")
+    name, declared = shop.name("sevens"), shop.app()
+    declared.sql(
+        name, "SELECT window, count(*) AS n FROM orders GROUP BY window(at, '7 minutes')", key="window"
+    )
+    sent = [[order(1, 3)], [order(2, 4), order(3, 13)], [order(4, 14)]]
+    for part in sent:
+        shop.send(part)
+        Runner(declared, shop.settings).once()
+    begins = Counter(each.at - timedelta(seconds=each.at.timestamp() % 420) for part in sent for each in part)
+    assert counts(shop, name) == {f"{at:%H:%M}": n for at, n in begins.items()}
+    assert max(begins.values()) > 1
+
+
+@pytest.mark.spark
+def test_a_partition_that_falls_silent_holds_a_view_up_until_it_counts_as_idle(shop):
+    shop.make("orders")
+    name, clock = shop.name("windows"), SettableClock()
+    shop.send([order(n, 0, customer=n) for n in range(7)])
+    customers = {
+        each.partition(): int(each.key()) for each in Client(shop.bootstrap).read([shop.name("orders")])
+    }
+    talking, silent = customers[0], customers[1]
+    assert talking != silent
+
+    def reached() -> int:
+        last = results(Client(shop.bootstrap), name)[-1]
+        return (last.watermark // SECOND - int(BEGIN.timestamp())) // 60
+
+    with shop.running(app(shop, name), clock):
+        shop.taken(name, shop.name("orders"), 7)
+        for sent, minute in ((8, 30), (9, 31)):
+            shop.send([order(sent, minute, customer=talking)])
+            shop.taken(name, shop.name("orders"), sent)
+        assert reached() == -5
+        clock.advance(61)  # streams are idle after a minute
+        for sent, minute in ((10, 32), (11, 33)):
+            shop.send([order(sent, minute, customer=talking)])
+            shop.taken(name, shop.name("orders"), sent)
+        assert reached() == 32 - 5
+        shop.send([order(12, 1, customer=silent)])
+        shop.taken(name, shop.name("orders"), 12)
+    assert results(Client(shop.bootstrap), name)[-1].late == 1
+
+
+@pytest.mark.spark
 def test_a_device_a_year_ahead_makes_nobody_late(shop):
     """It counts in the window that it names, and moves no watermark, ours or Spark's."""
     shop.make("orders")
@@ -269,14 +319,27 @@ def test_a_batch_that_is_repeated_is_judged_as_it_was(shop):
         shop.send(part)
         Runner(app(shop, view), shop.settings).once()
     published = shop.records(view), shop.records(f"{view}.late")
-    for file in (shop.settings.data / "checkpoints" / view).glob("*/commits/*1*"):
-        file.unlink()
+    shop.lose_commit(view)
     Runner(app(shop, view), shop.settings).once()
     assert (shop.records(view), shop.records(f"{view}.late")) == published
 
     shop.send([order(5, 32)])
     Runner(app(shop, view), shop.settings).once()
     assert counts(shop, view) == {"09:00": 1, "09:30": 3}
+
+
+@pytest.mark.spark
+def test_a_reset_takes_the_late_records_away_that_the_new_run_counts(shop):
+    shop.make("orders")
+    view = shop.name("windows")
+    for part in ([order(1, 0), order(2, 30)], [order(3, 1), order(4, 31)]):
+        shop.send(part)
+        Runner(app(shop, view), shop.settings).once()
+    assert len(shop.records(f"{view}.late")) == 1
+    reset(shop.settings, view)
+    Runner(app(shop, view), shop.settings).once()
+    assert counts(shop, view) == {"09:00": 2, "09:30": 2}
+    assert shop.records(f"{view}.late") == []
 
 
 @pytest.mark.spark

@@ -8,14 +8,33 @@ import pytest
 from pipeline.told import Published, complaints
 
 
+def shards() -> dict[str, list[list[str]]]:
+    """Of each operator the files of its shards, of which there are two."""
+    return {"count1": [[], []], "publish": [[], []]}
+
+
 def sound() -> Published:
     """Three batches: de and fr, then de again, then nothing, of which nothing is written."""
     rows = [{"c": "de", "n": 1, "_revision": 1}, {"c": "fr", "n": 1, "_revision": 1}]
     again = {"c": "de", "n": 2, "_revision": 2}
     results = [
-        {"batch": 0, "run": "r", "inputs": {"t": {"0": 2}}, "outputs": {"0": 2}, "changed": 2},
-        {"batch": 1, "run": "r", "inputs": {"t": {"0": 3}}, "outputs": {"0": 4}, "changed": 1},
-        {"batch": 2, "run": "r", "inputs": {"t": {"0": 4}}, "outputs": {"0": 4}},
+        {
+            "batch": 0,
+            "run": "r",
+            "inputs": {"t": {"0": 2}},
+            "outputs": {"0": 2},
+            "changed": 2,
+            "state": shards(),
+        },
+        {
+            "batch": 1,
+            "run": "r",
+            "inputs": {"t": {"0": 3}},
+            "outputs": {"0": 4},
+            "changed": 1,
+            "state": shards(),
+        },
+        {"batch": 2, "run": "r", "inputs": {"t": {"0": 4}}, "outputs": {"0": 4}, "state": shards()},
     ]
     return Published(
         records=[(0, 0, "de", rows[0]), (0, 1, "fr", rows[1]), (0, 3, "de", again)],
@@ -59,6 +78,10 @@ def skip_a_batch(found: Published) -> None:
 
 def change_runs(found: Published) -> None:
     found.results[1]["run"] = "s"
+
+
+def retry_with_another_number_of_tasks(found: Published) -> None:
+    found.results[1]["state"]["count1"] = [[], [], []]
 
 
 def count_twice(found: Published) -> None:
@@ -124,6 +147,7 @@ def test_what_is_sound_is_not_complained_about():
         accept_a_batch_that_was_cut_anew,
         skip_a_batch,
         change_runs,
+        retry_with_another_number_of_tasks,
         count_twice,
     ],
 )

@@ -45,6 +45,8 @@ def _results(found: Published) -> list[str]:
         if result["run"] != found.results[0]["run"]:
             said.append(f"batch {batch} is of run {result['run']}")
     for before, after in zip(found.results, found.results[1:], strict=False):
+        if _shards(before) != _shards(after):
+            said.append(f"batch {after['batch']} has shards {_shards(after)} after {_shards(before)}")
         for topic, partitions in before["inputs"].items():
             for partition, offset in partitions.items():
                 if after["inputs"][topic][partition] < offset:
@@ -52,6 +54,10 @@ def _results(found: Published) -> list[str]:
                         f"batch {after['batch']} reads {topic}-{partition} from before its predecessor's end"
                     )
     return said
+
+
+def _shards(result: dict[str, Any]) -> dict[str, int]:
+    return {operator: len(chains) for operator, chains in result.get("state", {}).items()}
 
 
 def _counts(found: Published) -> list[str]:

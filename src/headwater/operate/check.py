@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.app import App
 from headwater.compare import Row, unequal
@@ -16,7 +18,7 @@ from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.graph import Graph, View
 from headwater.operate import state
-from headwater.pipeline import late, session
+from headwater.pipeline import late, plan, session
 from headwater.pipeline.batch import Place, batch, records
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
@@ -29,6 +31,7 @@ from headwater.schema import wire
 
 __all__ = ["Checked", "Difference", "check", "compared", "left_out", "newest"]
 
+PLACE = {"_topic": "topic", "_partition": "partition", "_offset": "offset"}
 Rows = dict[str, list[Row]]
 """By key. In a view that appends a key has any number of rows; in others one, though a batch may find several for it."""
 
@@ -99,7 +102,7 @@ def check(app: App, settings: Settings, name: str) -> Checked:
         topics.close()
     # A pipeline that runs beside this has its own session, and its logs in the data folder itself.
     session.start(settings, import_folder=app.folder, folder=session.data(settings) / "check")
-    answer = _by_key(records(batch(app, settings, name, Position(reached.inputs), too_late), view))
+    answer = _answer(batch(app, settings, name, Position(reached.inputs), too_late), view)
     forgotten = [key for key in answer if key not in shown] if view.forget is not None else []
     for key in forgotten:
         del answer[key]
@@ -127,7 +130,7 @@ def check(app: App, settings: Settings, name: str) -> Checked:
             *_counted(len(waiting), "rows of the batch are not complete yet"),
             *_counted(
                 several,
-                "keys have several rows in the batch: by the order of arrival the view has one of them",
+                "keys have several rows in the batch, and no order between them: the view has one of them",
             ),
         ),
     )
@@ -209,6 +212,16 @@ def newest(topics: Topics, view: View, outputs: Mapping[int, int] | None = None)
         if VERSION not in row or row[VERSION] > found.get(key, {}).get(VERSION, 0):
             found[key] = row
     return {key: [_shown(row)] for key, row in found.items()}
+
+
+def _answer(rows: DataFrame, view: View) -> Rows:
+    """What the batch has found. Of rows that were each made of one record, a view has the newest; between partitions there is no order."""
+    placed = None if view.append else plan.traced(rows, PLACE)
+    if placed is None:
+        return _by_key(records(rows, view))
+    same = Window.partitionBy(*(f"`{name}`" for name in view.key), "_topic", "_partition")
+    last = placed.withColumn("_last", F.max("_offset").over(same)).where("_offset = _last")
+    return _by_key(records(last, view))
 
 
 def _waiting(view: View, found: Result | None, shown: Rows, answer: Rows) -> Iterator[str]:

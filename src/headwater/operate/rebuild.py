@@ -170,13 +170,13 @@ class Rebuild:
         return hidden[-1] if hidden else None
 
     def _clean(self, run: str) -> None:
-        """Removes the shadow's topics, and the checkpoints of all runs but the one that readers see and the one before it."""
+        """Removes the shadow's topics, and the checkpoints of old runs: all but the one that readers see, the one before it, and one that still catches up."""
         known = Topics(self._settings.access).partitions()
         shadow = result.shadow_topic(self._view.name, run)
         for name in (shadow, late.topic(shadow)):
             if name in known:
                 topic.delete(self._settings.access, name)
-        order = list(dict.fromkeys(each.run for each in reversed(self._results())))
-        for folder in self._folder.iterdir():
-            if folder.name not in order[:2]:
-                shutil.rmtree(folder, ignore_errors=True)
+        found = self._results()
+        shown = list(dict.fromkeys(each.run for each in reversed(found) if not each.shadow))
+        for old in {each.run for each in found} - {*shown[:2], self._unfinished()}:
+            shutil.rmtree(self._folder / old, ignore_errors=True)

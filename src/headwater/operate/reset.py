@@ -8,12 +8,13 @@ from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.operate import topic
 from headwater.operate.running import refuse_while_running
+from headwater.pipeline import late
 
 __all__ = ["reset"]
 
 
 def reset(settings: Settings, view: str) -> None:
-    """Removes a view's topics and its checkpoint; its streams and other views are not touched.
+    """Removes a view's topics, its late records with them, and its checkpoint; its streams and other views are not touched.
 
     Raises UsageError while the pipeline runs, for a view that has published nothing, and for one that others read: they could not go on.
     """
@@ -31,7 +32,7 @@ def reset(settings: Settings, view: str) -> None:
                 f"view {view!r} cannot be reset: view {reader!r} reads it",
                 hint=f"headwater view reset {reader} first, or make it anew beside the old one: headwater view rebuild {view} APP",
             )
-    for name in (view, result.topic(view)):
+    for name in (view, result.topic(view), late.topic(view)):
         if name in known:
             topic.delete(settings.access, name)
     shutil.rmtree(settings.data / "checkpoints" / view, ignore_errors=True)

@@ -22,6 +22,7 @@ from headwater.pipeline.wire import WEIGHT
 
 __all__ = [
     "NO_ROWS",
+    "ORDER",
     "PUBLISH",
     "Appending",
     "Differing",
@@ -32,6 +33,8 @@ __all__ = [
 
 PUBLISH = "publish"
 """The name of this step among the operators of a view."""
+ORDER = "_order"
+"""Of rows that were each made of one record: its offset."""
 REVISION = b',"_revision":'
 FIRST = REVISION + b"1}"
 END = b"}"
@@ -43,6 +46,9 @@ NO_ROWS = StructType([])
 
 class Differing(Spec, frozen=True):
     """Rows as ``_key`` and ``_value``; a null value takes the key out of the view. State: the row as it was published.
+
+    Of two rows of a key in a batch the newer one counts, where rows have the ``_order`` of their records: so it does not
+    matter how the log is cut into batches.
 
     With ``weighted`` a row has a ``_weight`` too, and a key whose row goes out is taken out unless another comes in.
     """
@@ -143,7 +149,7 @@ def _not_unique(key: bytes) -> UsageError:
 
 
 def _sorted(rows: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """The keys in order, and their rows; of two rows with a key the greater one stays, a null being the greatest."""
+    """The keys in order, and their rows; of two rows with a key the newer one stays, by ``_order`` if they have it, or else the greater one, a null being the greatest."""
     keys, values = _binaries(rows, "_key"), _binaries(rows, "_value")
     picked, fresh = _places(rows, keys)
     last = picked[np.append(fresh[1:], True)[: len(fresh)]]
@@ -151,11 +157,12 @@ def _sorted(rows: pa.Table) -> tuple[pa.Array, pa.Array]:
 
 
 def _places(rows: pa.Table, keys: pa.Array) -> tuple[Any, Any]:
-    """Where rows are in the order of key and value, and which has not the key of the one before it."""
+    """Where rows are in the order of key, record and value, and which has not the key of the one before it."""
     order, fresh = ordered(keys)
     if fresh.all():
         return order, fresh
-    order = pc.sort_indices(rows, [("_key", "ascending"), ("_value", "ascending")])
+    by = [name for name in ("_key", ORDER, "_value") if name in rows.column_names]
+    order = pc.sort_indices(rows, [(name, "ascending") for name in by])
     return order.to_numpy().astype(np.int64), fresh
 
 

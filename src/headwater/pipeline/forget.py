@@ -1,6 +1,7 @@
-"""Forget: a time to live for the state of any operator. A key that has not changed for so long by the clock is removed.
+"""Forget: a time to live for the rows of a view. A key that has not changed for so long by the clock is removed.
 
-Each value is kept with the time at which it goes, as ``timers.py`` has it.
+It is put around the publication (``stage.py``); what the operators before it keep stays, or is forgotten by event time. Each value is kept
+with the time at which it goes, as ``timers.py`` has it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,6 +4,7 @@ The ``_version`` of real-time views, one name for each count of invalid records,
 Bloom filter that Spark keeps to itself.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,6 +25,7 @@ __all__ = [
     "name_observations",
     "observations",
     "observed",
+    "traced",
     "versioned",
     "watermarks",
 ]
@@ -40,6 +42,8 @@ PASSING = {
     "View",
 }
 """Nodes that hand on every column of their one child."""
+RECORDS = {"LogicalRelation", "StreamingRelation", "StreamingRelationV2"}
+"""Nodes that are the records of a topic."""
 KEEPING = {
     "Deduplicate",
     "DeduplicateWithinWatermark",
@@ -177,6 +181,29 @@ def versioned(rows: DataFrame, view: View, graph: Graph) -> DataFrame:
         columns = [F.col(f"`{name}`") for name in rows.columns]
         return catalyst.frame(rows, plan).select(*columns, F.col("offset").alias(VERSION))
     return catalyst.frame(rows, plan)
+
+
+def traced(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame | None:
+    """The rows with columns of the record that each was made of, by their new names; None when a row may come of several records."""
+    given = [f"{of} AS {name}" for name, of in columns.items()]
+
+    def walk(node: Any) -> tuple[Any, list[Any]]:
+        kind = node.nodeName()
+        if kind in RECORDS and set(columns.values()) <= {a.name() for a in catalyst.items(node.output())}:
+            made = catalyst.plan(catalyst.frame(rows, node).selectExpr("*", *given))
+            return made, catalyst.items(made.output())[-len(columns) :]
+        if kind != "Project" and kind not in PASSING:
+            return node, []
+        child, places = walk(node.child())
+        if kind != "Project":
+            return node.withNewChildren(catalyst.seq(rows, [child])), places
+        listed = node.projectList()
+        for each in places:
+            listed = listed.appended(each)
+        return node.copy(listed, child), places
+
+    plan, places = walk(catalyst.plan(rows))
+    return catalyst.frame(rows, plan) if places else None
 
 
 def _check_projection(view: View, graph: Graph) -> None:

@@ -89,6 +89,13 @@ class Progress:
             says = f"the checkpoint ends with batch {reached}, {topic(self._view)} with {batch}"
             older = "the checkpoint is from an earlier time" if batch > reached else "results are missing"
             raise UsageError(f"{what}: {older}", got=says, hint=hint)
+        if batch > max(reached, 0) and batch - 1 not in self.results:
+            raise UsageError(
+                f"{what}: results are missing",
+                got=f"batch {batch}, which Spark has not closed, without the one before it",
+                expected=f"batch {batch - 1} in {topic(self._view)} too: it says from which state {batch} is run once more",
+                hint=hint,
+            )
         if newest is not None and newest.partitions != self.partitions:
             raise UsageError(
                 f"{what}: keys would move to other partitions of its topic",

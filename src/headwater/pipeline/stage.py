@@ -5,8 +5,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import UsageError
 from headwater.graph import View
-from headwater.pipeline import changing, operator, wire, writing
-from headwater.pipeline.differing import NO_ROWS, PUBLISH, Appending, Differing
+from headwater.pipeline import changing, operator, plan, wire, writing
+from headwater.pipeline.differing import NO_ROWS, ORDER, PUBLISH, Appending, Differing
 from headwater.pipeline.forget import Forgetting
 from headwater.pipeline.operator import Logic, Site
 from headwater.pipeline.ready import Ready
@@ -25,6 +25,9 @@ def staged(rows: DataFrame, view: View, site: Site, *, judged: bool) -> DataFram
     columns = [writing.value(rows, view).alias("_value"), F.expr(key).alias("_key")]
     if weighted:
         columns.append(F.col(wire.WEIGHT))
+    elif not view.append and (traced := plan.traced(rows, {ORDER: "offset"})) is not None:
+        rows = traced
+        columns.append(F.col(ORDER))
     if view.emit == "ready":
         until = changing.until_expression(rows.schema, view.key)
         if until is None or not judged:
