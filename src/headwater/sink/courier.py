@@ -12,6 +12,7 @@ from headwater.errors import Away, HeadwaterError
 from headwater.sink.effect import Again, Carrier, Dead, Done, Effect, Entry, Gone, Outcome
 from headwater.sink.journal import Record
 from headwater.sink.lane import Lane
+from headwater.sink.letters import EFFECT, ENDING
 from headwater.sink.schedule import pause_ms, probe_ms
 from headwater.sink.store import Feed, Full, Superseded
 
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def dead_topic(feed: Feed) -> str:
-    return f"{feed.topic}.dead"
+    return f"{feed.topic}{ENDING}"
 
 
 class Courier:
@@ -272,7 +273,7 @@ class Courier:
             "topic": self._feed.topic,
             "partition": str(effect.partition),
             "offset": str(effect.offset),
-            "effect": effect.id,
+            EFFECT: effect.id,
         }
         value = None if effect.deleted else msgspec.json.encode(effect.row)
         lane.end(effect, [Record(self._dead, effect.key, value, headers=tuple(headers.items()))])
