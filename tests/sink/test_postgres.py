@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from headwater.change import Change
 from headwater.errors import Away, UsageError
@@ -28,6 +29,17 @@ class PostgresPlace:
     def query(self, text: str) -> list:
         with psycopg.connect(self.url, options=f"-c search_path={self.schema} -c TimeZone=UTC") as connection:
             return connection.execute(text).fetchall()
+
+    def save(self) -> dict:
+        return {name: self.query(f"SELECT * FROM {name}") for name in ("orders", "headwater_position")}
+
+    def restore(self, saved: dict) -> None:
+        with psycopg.connect(self.url, options=f"-c search_path={self.schema}") as connection:
+            for name, rows in saved.items():
+                connection.execute(f"TRUNCATE {name}")
+                for row in rows:
+                    values = [Jsonb(value) if isinstance(value, list) else value for value in row]
+                    connection.execute(f"INSERT INTO {name} VALUES ({', '.join(['%s'] * len(row))})", values)
 
     def rows(self, of: Feed) -> dict:
         found = self.query(f'SELECT id, total FROM "{of.topic}"')

@@ -37,7 +37,7 @@ WAIT_S = 0.5
 ATTEMPTS = 3
 COMMIT_S = 1.0
 SEEN_S = 60.0
-"""How often a store at the end of its partitions is told that it still is there."""
+"""How often a store at the end of its partitions is told that it still is there; one that was restored from an older copy meanwhile says so."""
 SESSION_MS = 6_000
 """How long the partitions of a killed process wait for another: the least that Kafka allows by default. One that was given up too soon does no harm, its claims are passed."""
 GONE = ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
@@ -282,7 +282,7 @@ class Loop:
         held = self._member.next
         if now >= self._seen_due and held and self._member.is_complete():
             self._seen_due = now + SEEN_S
-            if isinstance(self._store, Dated) and not self.resting:
+            if not isinstance(self._store, Carrying) and not self.resting:
                 self._store.apply(Batch((), {p: offset for p, offset in held.items() if offset}))
         return True
 

@@ -18,7 +18,7 @@ from headwater.errors import Away, UsageError, one_line
 from headwater.sink.layout import LENIENT, Layout, layout, reader
 from headwater.sink.postgres_copy import lines
 from headwater.sink.postgres_sql import GONE, NULL_KEY, ROW, Statements, staged, statements
-from headwater.sink.rows import newest
+from headwater.sink.rows import check_offset, newest
 from headwater.sink.store import Batch, Feed, Poison, Superseded
 
 try:
@@ -125,6 +125,7 @@ class PostgresStore:
         self._read = reader(staged(shape), WIRE)
         self._clock = clock or SystemClock()
         self._claims: dict[int, int] = {}
+        self._offsets: dict[int, int | None] = {}
         self._connection: psycopg.Connection[Any] | None = None
         with self._transaction():
             pass
@@ -134,6 +135,7 @@ class PostgresStore:
             cursor.execute(self._sql.claim, self._name | {"partitions": sorted(partitions)})
             found = cursor.fetchall()
         self._claims |= {partition: claim for partition, _, claim in found}
+        self._offsets |= {partition: offset for partition, offset, _ in found}
         return {partition: offset for partition, offset, _ in found if offset is not None}
 
     def apply(self, batch: Batch) -> None:
@@ -176,16 +178,17 @@ class PostgresStore:
                 cursor.execute(statement)
             times = {c.partition: c.timestamp_ms for c in fresh}
             now = self._clock.now_ms()
-            partitions = list(batch.upto)
+            reached = {p: max(upto, held[p] or 0) for p, upto in batch.upto.items()}
             moved = {
-                "partitions": partitions,
-                "offsets": [max(batch.upto[p], held[p] or 0) for p in partitions],
-                "times": [times.get(p, now) for p in partitions],
+                "partitions": list(reached),
+                "offsets": list(reached.values()),
+                "times": [times.get(p, now) for p in reached],
             }
             cursor.execute(self._sql.move, self._name | moved)
+        self._offsets |= reached
 
     def _held(self, cursor: Any, batch: Batch, query: str) -> dict[int, int | None]:
-        """The offsets of the batch's partitions; Superseded when one of them is no longer ours."""
+        """The offsets of the batch's partitions; Superseded when one of them is no longer ours, or not as it was left."""
         cursor.execute(query, self._name | {"partitions": list(batch.upto)})
         found = {partition: (offset, claim) for partition, offset, claim in cursor}
         for partition in batch.upto:
@@ -193,6 +196,7 @@ class PostgresStore:
                 raise Superseded(
                     f"{self._sql.table}: partition {partition} of {self._name['topic']} was taken over"
                 )
+            check_offset(self._name["sink"], partition, found[partition][0], self._offsets[partition])
         return {partition: offset for partition, (offset, _) in found.items()}
 
     def _stage(self, cursor: Any, changes: Sequence[Change]) -> list[str]:

@@ -20,7 +20,7 @@ from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, StorageError, UsageError
 from headwater.sink.layout import LENIENT, OFFSET, PARTITION, STRICT, VERSION, Layout, layout, quoted, reader
-from headwater.sink.rows import newest
+from headwater.sink.rows import check_offset, newest
 from headwater.sink.store import Batch, Feed, Full, Poison, Superseded
 
 __all__ = ["Sqlite", "SqliteStore"]
@@ -103,6 +103,7 @@ class SqliteStore:
         self._name = (shape.feed.sink, shape.feed.topic)
         self._clock = clock or SystemClock()
         self._claims: dict[int, int] = {}
+        self._offsets: dict[int, int | None] = {}
         self._upsert = _upsert(table, shape)
         conditions = " AND ".join(f"{quoted(name)} IS ?" for name in shape.key)
         self._delete = f"DELETE FROM {quoted(table)} WHERE {conditions}"  # noqa: S608  quoted
@@ -114,6 +115,7 @@ class SqliteStore:
         with self._transaction() as execute:
             found = {p: execute(CLAIM, (*self._name, p)).fetchone() for p in sorted(partitions)}
         self._claims |= {p: claim for p, (_, claim) in found.items()}
+        self._offsets |= {p: offset for p, (offset, _) in found.items()}
         return {p: offset for p, (offset, _) in found.items() if offset is not None}
 
     def apply(self, batch: Batch) -> None:
@@ -122,13 +124,15 @@ class SqliteStore:
             for partition in batch.upto:
                 if partition not in held or held[partition][1] != self._claims.get(partition):
                     raise Superseded(f"{self._path}: partition {partition} of {self._name[1]} was taken over")
+                check_offset(self._name[0], partition, held[partition][0], self._offsets[partition])
             fresh = [c for c in batch.changes if c.offset >= (held[c.partition][0] or 0)]
             self._write(execute, fresh)
             times = {c.partition: c.timestamp_ms for c in fresh}
             now = self._clock.now_ms()
-            for partition, upto in batch.upto.items():
-                at = max(upto, held[partition][0] or 0)
+            reached = {p: max(upto, held[p][0] or 0) for p, upto in batch.upto.items()}
+            for partition, at in reached.items():
                 execute(MOVE, (at, times.get(partition, now), *self._name, partition))
+        self._offsets |= reached
 
     def reset(self) -> None:
         with self._transaction() as execute:

@@ -67,8 +67,8 @@ class Store(Protocol):
     def apply(self, batch: Batch) -> None:
         """Makes a batch take effect with its offsets, all of it or nothing; done when it returns.
 
-        Superseded: another has claimed one of the partitions, and nothing was written. Poison: one change can never be taken in, and
-        nothing was written. Away: the store did not answer, and it is not known whether the batch took effect. Full: nothing was written.
+        Superseded: another has claimed one of the partitions, or it does not stand where it was left (the store was restored from an older
+        copy), and nothing was written. Poison: one change can never be taken in, and nothing was written. Away: the store did not answer, and it is not known whether the batch took effect. Full: nothing was written.
         """
 
     def reset(self) -> None:
