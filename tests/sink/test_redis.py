@@ -37,7 +37,7 @@ class RedisPlace:
 
     def save(self):
         with redis.Redis.from_url(self.url) as client:
-            return {key: client.dump(key) for key in client.keys()}
+            return {key: client.dump(key) for key in client.scan_iter()}
 
     def restore(self, saved):
         with redis.Redis.from_url(self.url) as client:

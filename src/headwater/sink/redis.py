@@ -230,9 +230,7 @@ class _Store:
         if offset is not None:
             left = self._offsets.get(int(number))
             check_offset(self._feed.sink, int(number), int(offset) if offset else None, left)
-        raise Superseded(
-            f"sink {self._feed.sink}: partition {int(number)} was taken over by another process"
-        )
+        raise Superseded(f"sink {self._feed.sink}: partition {int(number)} was taken over by another process")
 
     def _is_simple(self, row: Newest) -> bool:
         """Whether a row only takes the place of the one before: the script writes those many at a time."""

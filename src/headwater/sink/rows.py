@@ -41,8 +41,8 @@ def check_offset(sink: str, number: int, stored: int | None, left: int | None) -
         shown = (str(offset) if offset > NOTHING else "its beginning" for offset in (there, wanted))
         raise Superseded(
             f"sink {sink}: the store does not hold partition {number} as it was left",
-            got="offset {}".format(next(shown)),
-            expected="offset {}".format(next(shown)),
+            got=f"offset {next(shown)}",
+            expected=f"offset {next(shown)}",
         )
 
 
