@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import pytest
 
 from headwater.change import Change
+from headwater.clock import SystemClock
 from headwater.errors import UsageError
 from headwater.sink.store import Batch, Dated, Feed
 from sink.contract import Contract, Place, batch, change, feed
@@ -95,13 +96,20 @@ class SqlContract(Contract):
     def test_a_store_knows_its_topic_and_when_it_was_complete(self, place: SqlPlace):
         store = place.target.open(feed())
         assert isinstance(store, Dated)
+        began = SystemClock().now_ms()
         store.claim([0, 1])
         store.adopt("abc")
-        store.apply(batch(change("a", 1, 0)))
+        store.apply(batch(change("a", 1, 0)))  # of an old record
         assert store.origin() == "abc"
-        assert dict(store.at_ms()) == {0: AT_MS}
-        store.apply(Batch((), {0: 1}))
-        assert store.at_ms()[0] > AT_MS
+        (known,) = store.at_ms().values()
+        assert began <= known
+        store.claim([0])
+        store.apply(batch(change("a", 2, 1)))
+        assert store.at_ms() == {0: known}
+        store.apply(Batch((), {0: 2}))
+        assert store.at_ms()[0] > known
+        store.apply(batch(change("a", 3, 2)))
+        assert store.at_ms()[0] > known
         store.reset()
         assert store.origin() == ""
         assert dict(store.at_ms()) == {}

@@ -16,6 +16,7 @@ from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, UsageError, one_line
 from headwater.sink.layout import LENIENT, Layout, layout, reader
+from headwater.sink.origin import known_ms
 from headwater.sink.postgres_copy import lines
 from headwater.sink.postgres_sql import GONE, NULL_KEY, ROW, Statements, staged, statements
 from headwater.sink.rows import check_offset, newest
@@ -126,16 +127,19 @@ class PostgresStore:
         self._clock = clock or SystemClock()
         self._claims: dict[int, int] = {}
         self._offsets: dict[int, int | None] = {}
+        self._begun: dict[int, int] = {}
         self._connection: psycopg.Connection[Any] | None = None
         with self._transaction():
             pass
 
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
+        now_ms = self._clock.now_ms()
         with self._transaction() as cursor:
             cursor.execute(self._sql.claim, self._name | {"partitions": sorted(partitions)})
             found = cursor.fetchall()
         self._claims |= {partition: claim for partition, _, claim in found}
         self._offsets |= {partition: offset for partition, offset, _ in found}
+        self._begun |= {partition: now_ms if offset is None else 0 for partition, offset, _ in found}
         return {partition: offset for partition, offset, _ in found if offset is not None}
 
     def apply(self, batch: Batch) -> None:
@@ -176,13 +180,12 @@ class PostgresStore:
             self._held(cursor, batch, self._sql.locked)
             for statement in staged:
                 cursor.execute(statement)
-            times = {c.partition: c.timestamp_ms for c in fresh}
-            now = self._clock.now_ms()
+            times = known_ms(batch, fresh, self._begun, self._clock.now_ms())
             reached = {p: max(upto, held[p] or 0) for p, upto in batch.upto.items()}
             moved = {
                 "partitions": list(reached),
                 "offsets": list(reached.values()),
-                "times": [times.get(p, now) for p in reached],
+                "times": [times[p] for p in reached],
             }
             cursor.execute(self._sql.move, self._name | moved)
         self._offsets |= reached

@@ -137,7 +137,7 @@ def statements(shape: Layout, schema: str, table: str, *, history: bool) -> Stat
         "ON CONFLICT (sink, topic, partition) DO UPDATE SET claim = p.claim + 1 RETURNING partition, next_offset, claim",
         held=held,
         locked=f"{held} ORDER BY partition FOR UPDATE",
-        move=f"UPDATE {position} SET next_offset = m.upto, at_ms = m.time "
+        move=f"UPDATE {position} AS p SET next_offset = m.upto, at_ms = greatest(p.at_ms, m.time) "
         "FROM unnest(%(partitions)s::integer[], %(offsets)s::bigint[], %(times)s::bigint[]) AS m(number, upto, time) "
         f"{ours} AND partition = m.number",
         reset=(

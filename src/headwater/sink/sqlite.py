@@ -20,6 +20,7 @@ from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, StorageError, UsageError
 from headwater.sink.layout import LENIENT, OFFSET, PARTITION, STRICT, VERSION, Layout, layout, quoted, reader
+from headwater.sink.origin import known_ms
 from headwater.sink.rows import check_offset, newest
 from headwater.sink.store import Batch, Feed, Full, Poison, Superseded
 
@@ -52,7 +53,8 @@ ON CONFLICT (sink, topic, partition) DO UPDATE SET claim = claim + 1 RETURNING n
 """
 HELD = "SELECT partition, next_offset, claim FROM headwater_position WHERE sink = ? AND topic = ?"
 MOVE = (
-    "UPDATE headwater_position SET next_offset = ?, at_ms = ? WHERE sink = ? AND topic = ? AND partition = ?"
+    "UPDATE headwater_position SET next_offset = ?, at_ms = max(coalesce(at_ms, 0), ?) "
+    "WHERE sink = ? AND topic = ? AND partition = ?"
 )
 FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
 """A disk without room, for the file or for the memory that its readers share."""
@@ -104,6 +106,7 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._claims: dict[int, int] = {}
         self._offsets: dict[int, int | None] = {}
+        self._begun: dict[int, int] = {}
         self._upsert = _upsert(table, shape)
         conditions = " AND ".join(f"{quoted(name)} IS ?" for name in shape.key)
         self._delete = f"DELETE FROM {quoted(table)} WHERE {conditions}"  # noqa: S608  quoted
@@ -112,10 +115,12 @@ class SqliteStore:
         self._connect()
 
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
+        now_ms = self._clock.now_ms()
         with self._transaction() as execute:
             found = {p: execute(CLAIM, (*self._name, p)).fetchone() for p in sorted(partitions)}
         self._claims |= {p: claim for p, (_, claim) in found.items()}
         self._offsets |= {p: offset for p, (offset, _) in found.items()}
+        self._begun |= {p: now_ms if offset is None else 0 for p, (offset, _) in found.items()}
         return {p: offset for p, (offset, _) in found.items() if offset is not None}
 
     def apply(self, batch: Batch) -> None:
@@ -127,11 +132,10 @@ class SqliteStore:
                 check_offset(self._name[0], partition, held[partition][0], self._offsets[partition])
             fresh = [c for c in batch.changes if c.offset >= (held[c.partition][0] or 0)]
             self._write(execute, fresh)
-            times = {c.partition: c.timestamp_ms for c in fresh}
-            now = self._clock.now_ms()
+            times = known_ms(batch, fresh, self._begun, self._clock.now_ms())
             reached = {p: max(upto, held[p][0] or 0) for p, upto in batch.upto.items()}
             for partition, at in reached.items():
-                execute(MOVE, (at, times.get(partition, now), *self._name, partition))
+                execute(MOVE, (at, times[partition], *self._name, partition))
         self._offsets |= reached
 
     def reset(self) -> None:

@@ -92,7 +92,7 @@ class Dated(Protocol):
         """Remembers the id of the topic that fills the store."""
 
     def at_ms(self) -> Mapping[int, int]:
-        """By partition, the time of the last record that was applied, or when a batch without changes for it was: the end was reached then."""
+        """By partition, the time up to which it is known to be complete: `known_ms` of what was applied. It never goes back but by `reset`."""
 
 
 @runtime_checkable
