@@ -46,7 +46,7 @@ class Courier:
     """Carries the effects of all lanes, those of a key one after the other, and writes each end to its lane's page.
 
     Ends are recorded in the order in which they came, so that a crash never brings an older change of a key behind a newer one that is
-    not carried again too. While the journal has taken nothing for `PROOF_SECONDS`, nothing more is carried.
+    not carried again too. While the journal has taken nothing for half a session, nothing more is carried.
     """
 
     def __init__(self, feed: Feed, carrier: Carrier, concurrency: int, clock: Clock) -> None:

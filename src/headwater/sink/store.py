@@ -15,6 +15,7 @@ from headwater.change import Change
 from headwater.errors import Away, HeadwaterError
 
 __all__ = [
+    "SESSION_MS",
     "Batch",
     "Beginning",
     "Carrying",
@@ -26,6 +27,10 @@ __all__ = [
     "Superseded",
     "Target",
 ]
+
+
+SESSION_MS = 6_000
+"""How long the partitions of a killed process wait for another: the least that Kafka allows by default. One that was given up too soon does no harm, its claims are passed."""
 
 
 class Feed(msgspec.Struct, frozen=True):
@@ -43,6 +48,8 @@ class Feed(msgspec.Struct, frozen=True):
     """Whether each record is a row of its own; otherwise the newest of a key is its row, and one without value deletes it."""
     enveloped: bool = False
     """Whether records are in Debezium's envelope; a store gets the rows inside."""
+    session_ms: int = SESSION_MS
+    """How long the process that holds a partition may be away before another may have it."""
     versioned: bool = False
     """Whether changes carry a version: those of a real-time view, where an older row may come behind a newer one."""
 
