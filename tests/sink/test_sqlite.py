@@ -18,6 +18,7 @@ class SqlitePlace:
     def __init__(self, path) -> None:
         self.path = path
         self.target = Sqlite(path)
+        self.history = Sqlite(path, history=True)
 
     def query(self, text: str) -> list:
         connection = sqlite3.connect(self.path)

@@ -15,7 +15,7 @@ from headwater.address import check_postgres, postgres_database, shown
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, UsageError, one_line
-from headwater.sink.layout import LENIENT, Layout, layout, reader
+from headwater.sink.layout import LENIENT, Layout, check_history, layout, reader
 from headwater.sink.origin import known_ms
 from headwater.sink.postgres_copy import lines
 from headwater.sink.postgres_sql import GONE, NULL_KEY, ROW, Statements, staged, statements
@@ -95,18 +95,8 @@ class Postgres:
     def check(self, feed: Feed) -> None:
         check_postgres(f"sink {feed.sink!r}", self.url)
         layout(feed)
-        if self.history and feed.append:
-            raise UsageError(
-                f"sink {feed.sink!r}: rows of {feed.topic!r} are never replaced",
-                got="history=True",
-                hint="leave it out",
-            )
-        if self.history and feed.versioned:
-            raise UsageError(
-                f"sink {feed.sink!r}: a real-time view has no history",
-                got="history=True",
-                expected="a view in batches",
-            )
+        if self.history:
+            check_history(feed)
 
     def open(self, feed: Feed) -> "PostgresStore":
         self.check(feed)

@@ -59,7 +59,8 @@ class Batch(msgspec.Struct, frozen=True):
 
     changes: Sequence[Change]
     upto: Mapping[int, int]
-    """Every partition of the changes is in it; one without changes has only markers or compacted records to pass."""
+    """Every partition of the changes is in it; one without changes has only markers or compacted records to pass, or asks whether the
+    partition still stands there."""
 
 
 class Store(Protocol):
