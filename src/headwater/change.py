@@ -17,3 +17,10 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     timestamp_ms: int
     version: int | None = None
     """``_version`` of the value, where the view carries one: greater is newer, whatever the offset."""
+    odd_key: bytes | msgspec.UnsetType | None = msgspec.UNSET
+    """Where ``key`` does not say what is on the wire: bytes that are no text, None for no key at all. Only records that are rows of their own have such."""
+
+    @property
+    def wire_key(self) -> bytes | None:
+        """The key byte for byte."""
+        return self.key.encode() if self.odd_key is msgspec.UNSET else self.odd_key

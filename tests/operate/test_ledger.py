@@ -270,3 +270,21 @@ def test_a_hole_in_a_topic_that_is_not_compacted_is_a_loss_and_is_named():
     found = account(reading, holes, compacted=False)
     assert (found.lost, found.compacted, found.produced, found.missing) == (3, 0, 20, 3)
     assert found.fault.startswith("t → v: the log has lost 3 records")
+
+
+def test_a_dead_letter_whose_record_was_compacted_away_is_in_one_term_only():
+    holes = {0: Census(0, 10, [Stretch(0, 3, "record"), Stretch(4, 10, "record")])}
+    found = account(Reading("t", "s", {0: 10}, dead={(0, 3), (0, 5)}), holes)
+
+    assert (found.produced, found.processed, found.dead, found.compacted) == (10, 8, 1, 1)
+    assert found.fault == ""
+
+
+def test_effects_that_died_or_have_not_ended_are_taken_back_from_what_was_counted():
+    whole = {0: Census(0, 10, [Stretch(0, 10, "record")])}
+    effects = {(0, 1), (0, 4)}
+    counted = Reading("t", "s", {0: 8}, [[Tally({0: 3}, 5)]], effects, effects, {(0, 2), (0, 5), (0, 9)})
+    found = account(counted, whole)
+
+    assert (found.processed, found.dead, found.waiting) == (4, 2, 4)
+    assert found.fault == ""

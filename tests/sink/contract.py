@@ -1,13 +1,16 @@
 """What every store promises a sink (``headwater/sink/store.py``). A store's tests derive from `Contract` and say in ``place`` where it is."""
 
 import json
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 import pytest
 
 from headwater.change import Change
+from headwater.errors import Away
 from headwater.sink.store import Batch, Feed, Store, Superseded, Target
 
 COLUMNS = {"id": "STRING", "total": "DOUBLE", "at": "TIMESTAMP", "items": "ARRAY<STRING>"}
@@ -17,6 +20,12 @@ class Place(Protocol):
     """A store that is empty when a test begins."""
 
     target: Target
+
+    def save(self) -> Any:
+        """A copy of all that the store holds, for `restore`, where a store can be brought back under a sink that runs."""
+
+    def restore(self, saved: Any) -> None:
+        """Brings the store back to it."""
 
     def rows(self, feed: Feed) -> Mapping[str, Mapping[str, Any]]:
         """What a user of the store sees: by key, the columns ``id`` and ``total`` at least."""
@@ -51,11 +60,24 @@ def batch(*changes: Change, **upto: int) -> Batch:
     return Batch(changes, behind | {int(name[1:]): offset for name, offset in upto.items()})
 
 
+def copied(folder: Path) -> Path:
+    """A copy of a folder beside it."""
+    return Path(shutil.copytree(folder, folder.with_name(f"{folder.name}-copy")))
+
+
+def brought_back(folder: Path, copy: Path) -> None:
+    """The folder as it was when it was copied."""
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+
+
 class Contract:
     """The promises, one test each."""
 
     fences = True
     """Whether a holder that was superseded is refused; a store that goes by versions may take what changes nothing."""
+    restores = True
+    """Whether it notices that it was brought back to an older state."""
     versions = True
     """Whether it keeps the newest version of a row of a real-time view."""
 
@@ -109,6 +131,25 @@ class Contract:
         again.apply(batch(change("a", 2, 42)))
         assert self.totals(place) == {"a": 2}
         again.close()
+
+    @pytest.mark.parametrize("first", [0, 1], ids=["before its first batch", "between two"])
+    def test_a_store_that_was_restored_from_an_older_copy_is_filled_from_there(self, place, store, first):
+        if not self.restores:
+            pytest.skip("does not notice it")
+        changes = [change(key, n, n) for n, key in enumerate("abcd")]
+        store.claim([0, 1])
+        for each in changes[:first]:
+            store.apply(batch(each))
+        saved = place.save()
+        store.apply(batch(changes[first]))
+        store.apply(batch(changes[first + 1]))
+        place.restore(saved)
+
+        with pytest.raises((Superseded, Away)):
+            store.apply(batch(changes[3]))
+        assert dict(store.claim([0])) == ({0: first} if first else {})
+        store.apply(batch(*changes[first:]))
+        assert self.totals(place) == {"a": 0, "b": 1, "c": 2, "d": 3}
 
     def test_a_holder_that_was_superseded_writes_nothing(self, place, store):
         store.claim([0, 1])

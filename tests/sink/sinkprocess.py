@@ -22,8 +22,8 @@ schedule.PAUSES_S = (0, *[0.5] * 60)
 KINDS = {"postgresql": Postgres, "redis": Redis, "http": lambda url: Webhook(url, start="beginning")}
 stopping, ended = threading.Event(), []
 
-def made(name, topic, where):
-    feed = Feed(name, topic, ("id",), {"id": "STRING", "n": "BIGINT"})
+def made(name, topic, where, versioned=False):
+    feed = Feed(name, topic, ("id",), {"id": "STRING", "n": "BIGINT"}, versioned=versioned)
     target = KINDS.get(where.partition(":")[0], Sqlite)(where)
     return loop.Loop(sys.argv[1], name, topic, target, lambda: feed, session_ms=1500)
 
@@ -92,9 +92,9 @@ class ReceiverProcess:
 
 
 class SinkProcess:
-    """One process that runs sinks, each a name, a topic and where it goes; members of one group share its partitions."""
+    """One process that runs sinks, each a name, a topic, where it goes and whether its rows have versions; members of one group share its partitions."""
 
-    def __init__(self, bootstrap: str, folder: Path, *sinks: tuple[str, str, str]) -> None:
+    def __init__(self, bootstrap: str, folder: Path, *sinks: tuple[str, str, str, bool]) -> None:
         self._arguments = [bootstrap, json.dumps(sinks)]
         self.log = folder / "sink.log"
         self._process: subprocess.Popen[bytes] | None = None

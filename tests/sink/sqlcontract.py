@@ -6,8 +6,9 @@ from typing import Any, Protocol
 import pytest
 
 from headwater.change import Change
+from headwater.clock import SystemClock
 from headwater.errors import UsageError
-from headwater.sink.store import Batch, Dated, Feed
+from headwater.sink.store import Batch, Dated, Feed, Poison, Target
 from sink.contract import Contract, Place, batch, change, feed
 
 AT_MS = 1_769_853_600_000
@@ -15,6 +16,9 @@ AT_MS = 1_769_853_600_000
 
 class SqlPlace(Place, Protocol):
     """A place that can be asked."""
+
+    history: Target
+    """The same, with every version of a row."""
 
     def query(self, text: str) -> list[tuple[Any, ...]]:
         """The rows of a SELECT."""
@@ -71,6 +75,53 @@ class SqlContract(Contract):
 
         assert place.query("SELECT * FROM t") == [("a", 5, 5)]
 
+    def test_history_keeps_every_version_of_a_row(self, place: SqlPlace):
+        of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"})
+        store = place.history.open(of)
+        store.claim([0])
+        first, second, third = (row({"id": "a", "n": n + 1}, 2 * n, "a") for n in range(3))
+        store.apply(batch(first, row({"id": "b", "n": 1}, 1, "b"), second))
+        gone = Change("b", None, 0, 3, AT_MS + 3_000)
+        store.apply(batch(gone, third, row({"id": "b", "n": 2}, 5, "b")))
+        store.apply(batch(Change("z", None, 0, 6, AT_MS)))
+        store.close()
+
+        seconds = (f"substr(CAST({name} AS text), 18, 2)" for name in ("valid_from", "valid_to"))
+        assert place.query(f"SELECT id, n, {', '.join(seconds)} FROM t ORDER BY id, n") == [
+            ("a", 1, "00", "02"),
+            ("a", 2, "02", "04"),
+            ("a", 3, "04", None),
+            ("b", 1, "01", "03"),
+            ("b", 2, "05", None),
+        ]
+
+    def test_history_of_a_record_that_does_not_fit_is_as_it_was(self, place: SqlPlace):
+        of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"})
+        store = place.history.open(of)
+        store.claim([0])
+        store.apply(batch(row({"id": "a", "n": 1}, 0, "a")))
+        with pytest.raises(Poison):
+            store.apply(batch(row({"id": "a", "n": "one"}, 1, "a")))
+        store.close()
+
+        assert place.query("SELECT n, valid_to FROM t") == [(1, None)]
+
+    def test_a_table_of_rows_does_not_become_one_of_versions_nor_the_other_way_round(self, place: SqlPlace):
+        first, second = (Feed("s", name, ("id",), {"id": "STRING"}) for name in ("t", "u"))
+        place.target.open(first).close()
+        place.history.open(second).close()
+
+        for target, of in ((place.history, first), (place.target, second)):
+            with pytest.raises(UsageError, match="rows of another kind"):
+                target.open(of)
+
+    def test_history_is_refused_where_there_is_none(self, place: SqlPlace):
+        kinds = {"id": "STRING"}
+        with pytest.raises(UsageError, match="never replaced"):
+            place.history.check(Feed("s", "t", ("id",), kinds, append=True))
+        with pytest.raises(UsageError, match="has no history"):
+            place.history.check(Feed("s", "t", ("id",), kinds, versioned=True))
+
     def test_new_columns_are_added_and_another_type_is_refused(self, place: SqlPlace):
         def of(**columns: str) -> Feed:
             return Feed("s", "t", ("id",), {"id": "STRING"} | columns)
@@ -95,13 +146,20 @@ class SqlContract(Contract):
     def test_a_store_knows_its_topic_and_when_it_was_complete(self, place: SqlPlace):
         store = place.target.open(feed())
         assert isinstance(store, Dated)
+        began = SystemClock().now_ms()
         store.claim([0, 1])
         store.adopt("abc")
-        store.apply(batch(change("a", 1, 0)))
+        store.apply(batch(change("a", 1, 0)))  # of an old record
         assert store.origin() == "abc"
-        assert dict(store.at_ms()) == {0: AT_MS}
-        store.apply(Batch((), {0: 1}))
-        assert store.at_ms()[0] > AT_MS
+        (known,) = store.at_ms().values()
+        assert began <= known
+        store.claim([0])
+        store.apply(batch(change("a", 2, 1)))
+        assert store.at_ms() == {0: known}
+        store.apply(Batch((), {0: 2}))
+        assert store.at_ms()[0] > known
+        store.apply(batch(change("a", 3, 2)))
+        assert store.at_ms()[0] > known
         store.reset()
         assert store.origin() == ""
         assert dict(store.at_ms()) == {}

@@ -77,6 +77,7 @@ class Place:
 
 class TestContract(Contract):
     versions = False
+    restores = False  # its memory is in the log
 
     @pytest.fixture
     def place(self, bootstrap):

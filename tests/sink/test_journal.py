@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -98,7 +99,8 @@ def test_a_log_that_was_away_is_waited_for_and_nothing_is_told_twice(own_broker)
         if len(told) == 1:
             raise RuntimeError
 
-    store = Call(tell, clock=clock).open(effect_feed(own_broker.bootstrap))
+    patient = msgspec.structs.replace(effect_feed(own_broker.bootstrap), session_ms=60_000)
+    store = Call(tell, clock=clock).open(patient)
     store.claim([0])
     store.apply(batch(change("a", 1, 0)))
     wait_until(lambda: attempts(store) == {"a": 1} and store.waiting() == 1, 10, "the first attempt")
@@ -115,7 +117,8 @@ def test_a_log_that_was_away_is_waited_for_and_nothing_is_told_twice(own_broker)
     store.close()
 
 
-def test_whoever_was_superseded_while_it_waited_tells_nothing_more(bootstrap):
+@pytest.mark.parametrize("seconds", [7, 3600])
+def test_whoever_was_superseded_while_it_waited_tells_nothing_more(bootstrap, seconds):
     feed, clock = effect_feed(bootstrap), SettableClock()
     first, second = [], []
 
@@ -129,7 +132,7 @@ def test_whoever_was_superseded_while_it_waited_tells_nothing_more(bootstrap):
     wait_until(lambda: attempts(old) == {"a": 1} and old.waiting() == 1, 10, "the first attempt")
     new = Call(lambda effect: second.append(effect.key), clock=clock).open(feed)
     new.claim([0])
-    clock.advance(3600)
+    clock.advance(seconds)
 
     wait_until(lambda: old._courier.lanes()[0].lost, 10, "the end of the old one")
     wait_until(lambda: new.waiting() == 0, 10, "the new one's call")

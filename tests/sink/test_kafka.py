@@ -1,6 +1,7 @@
 """Another log as a store: what every store promises, record by record."""
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -9,7 +10,8 @@ from headwater.change import Change
 from headwater.client import Client, admin
 from headwater.errors import Away
 from headwater.sink import Kafka
-from headwater.sink.store import Feed, Poison, Superseded
+from headwater.sink.message import sort
+from headwater.sink.store import Batch, Feed, Poison, Superseded
 from servers import wait_until
 from sink.contract import COLUMNS, Contract, batch, change, feed
 from sink.killed import Killed
@@ -59,6 +61,7 @@ def place(bootstrap):
 
 class TestKafka(Contract, Killed):
     versions = False  # passes all changes on
+    restores = False  # a log that loses what it has confirmed is none
     kills = 3
 
     def compare(self, place, story):
@@ -83,6 +86,22 @@ def test_every_change_is_passed_on_in_the_order_of_its_key_with_its_time(place):
     assert [message.key() for message in records] == [b"a"] * 3
     assert [message.value() and json.loads(message.value())["total"] for message in records] == [1, 2, None]
     assert {message.timestamp()[1] for message in records} == {1_769_853_600_000}
+
+
+def test_keys_of_records_of_their_own_arrive_byte_for_byte(place, log):
+    topic = log.create(partitions=1, policy="delete")
+    keys = [None, b"", b"\xff\x00", "é".encode()]
+    for key in keys:
+        log.producer.produce(topic, b'{"id":"a"}', key)
+    assert log.producer.flush(30) == 0
+    changes, upto, refused = sort(place.client.read([topic]), keyless=True)
+    store = place.target.open(Feed("clicks.kafka", "clicks", (), COLUMNS, append=True))
+    store.claim([0])
+    store.apply(Batch(changes, upto))
+    store.close()
+
+    assert refused == []
+    assert Counter(message.key() for message in place.records()) == Counter(keys)
 
 
 def test_records_of_their_own_are_removed_by_a_reset(place):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.change import Change
 from headwater.client import Client
 from headwater.errors import Away, UsageError
 from headwater.graph import SINK_GROUP
@@ -16,7 +17,7 @@ from headwater.sink.call import Caller
 from headwater.sink.loop import Loop
 from headwater.sink.outbox import Outbox
 from headwater.sink.pause import Pauses
-from headwater.sink.store import Feed
+from headwater.sink.store import Batch, Feed
 from headwater.testing import SettableClock
 from servers import both_logs, wait_until
 from sink.running import Running
@@ -194,6 +195,23 @@ def test_a_store_older_than_the_deletions_of_its_topic_is_filled_anew(log, start
 
     wait_until(lambda: rows(topic) == {"a": 1}, 20, "rows without the ghost")
     assert "older than deletions stay" in caplog.text
+
+
+def test_a_store_that_was_killed_while_old_records_filled_it_goes_on(log, start, rows, tmp_path, caplog):
+    topic = log.create(partitions=1)
+    old_ms = round(time.time() * 1000) - 10 * 86_400_000
+    put(log, topic, {"a": 1, "b": 2}, timestamp=old_ms)
+    killed = Sqlite(tmp_path / "out.db").open(feed(topic))
+    killed.claim([0])
+    killed.apply(Batch([Change("a", '{"id":"a","n":1}', 0, 0, old_ms)], {0: 1}))
+    killed.close()
+    _write(tmp_path / "out.db", f"INSERT INTO \"{topic}\" VALUES ('witness', 1)")
+
+    start(topic)
+
+    wait_until(lambda: "b" in rows(topic), 20, "the other row")
+    assert rows(topic) == {"a": 1, "b": 2, "witness": 1}
+    assert "filling it anew" not in caplog.text
 
 
 def _write(path: Path, statement: str) -> None:

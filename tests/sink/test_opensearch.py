@@ -35,6 +35,16 @@ class OpenSearchPlace:
         self.client = opensearchpy.OpenSearch(server.url, timeout=30)
         self.client.indices.delete(index="orders,clicks,headwater-positions", ignore_unavailable=True)
 
+    def save(self):
+        """The positions; documents that are newer than these are written again with the same outcome."""
+        self.client.indices.refresh(index="headwater-positions")
+        hits = self.client.search(body={"size": 1000}, index="headwater-positions")["hits"]["hits"]
+        return {hit["_id"]: hit["_source"] for hit in hits}
+
+    def restore(self, saved):
+        for name, source in saved.items():
+            self.client.index(index="headwater-positions", id=name, body=source)
+
     def rows(self, feed):
         self.client.indices.refresh(index=feed.topic)
         hits = self.client.search(body={"size": 1000}, index=feed.topic)["hits"]["hits"]

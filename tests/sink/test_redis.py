@@ -10,11 +10,13 @@ import redis
 
 from databases import RedisProcess
 from headwater.errors import Away, UsageError
-from headwater.sink import Redis
+from headwater.sink import Redis, loop
 from headwater.sink.store import Feed, Poison
+from servers import wait_until
 from sink.contract import COLUMNS, Contract, batch, change, feed, version
 from sink.killed import Killed, Story, run
 from sink.killed import feed as killed_feed
+from sink.running import Running
 
 
 class RedisPlace:
@@ -32,6 +34,16 @@ class RedisPlace:
         prefix = f"{feed.topic}:"
         keys = [key for key in self.client.scan_iter(f"{prefix}*") if "_headwater" not in key]
         return {key.removeprefix(prefix): self.row(key) for key in keys}
+
+    def save(self):
+        with redis.Redis.from_url(self.url) as client:
+            return {key: client.dump(key) for key in client.scan_iter()}
+
+    def restore(self, saved):
+        with redis.Redis.from_url(self.url) as client:
+            client.flushdb()
+            for key, value in saved.items():
+                client.restore(key, 0, value)
 
     def row(self, key):
         if self.form == "json":
@@ -228,3 +240,22 @@ def test_rows_with_and_without_versions_and_deletions_are_one_batch_of_any_size(
     store.apply(batch(version("v", 5, 2_504)))
     assert place.rows(feed())["v"]["total"] == 5
     store.close()
+
+
+def test_a_sink_with_nothing_to_do_notices_that_its_redis_went_back(place, log, monkeypatch):
+    monkeypatch.setattr(loop, "SEEN_S", 0.3)
+    topic = log.create(partitions=1)
+    of = Feed(f"{topic}.cache", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
+    log.put(topic, {"a": {"id": "a", "n": 1}})
+    running = Running(loop.Loop(log.log, of.sink, topic, place.target, lambda: of))
+    try:
+        wait_until(lambda: place.rows(of).keys() == {"a"}, 30, "the first row")
+        saved = place.save()
+        log.put(topic, {"b": {"id": "b", "n": 2}})
+        wait_until(lambda: place.rows(of).keys() == {"a", "b"}, 30, "the second row")
+        place.restore(saved)
+        assert place.rows(of).keys() == {"a"}
+        wait_until(lambda: place.rows(of).keys() == {"a", "b"}, 30, "the second row again")
+    finally:
+        running.stop()
+    assert running.error is None

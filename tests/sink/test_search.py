@@ -14,7 +14,7 @@ from headwater.sink import Tantivy
 from headwater.sink import search as module
 from headwater.sink.search import search
 from headwater.sink.store import Batch, Feed, Poison
-from sink.contract import COLUMNS, Contract, batch, change, feed
+from sink.contract import COLUMNS, Contract, batch, brought_back, change, copied, feed
 from sink.killed import Killed
 
 ARTICLES = {
@@ -34,6 +34,12 @@ class TantivyPlace:
         self.folder = folder
         self.target = Tantivy(folder)
         self.expression = f"hw.sink.Tantivy({str(folder)!r})"
+
+    def save(self):
+        return copied(self.folder)
+
+    def restore(self, saved):
+        brought_back(self.folder, saved)
 
     def rows(self, feed):
         return {row["id"]: row for row in search(self.folder / feed.topic, "*", 10_000)}

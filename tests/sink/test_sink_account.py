@@ -5,10 +5,11 @@ import threading
 import pytest
 
 from headwater.operate.ledger import accounts
-from headwater.sink import Sqlite
+from headwater.sink import Call, Reject, Sqlite
 from headwater.sink.loop import Loop
 from headwater.sink.store import Feed
 from servers import both_logs, wait_until
+from sink.running import Running
 
 RECORDS = 40
 
@@ -99,3 +100,34 @@ def test_a_record_that_is_lost_or_doubled_on_the_way_is_named(log, follow, kind,
     found = wait_for_all(log, topic)
 
     assert found.fault == f"{topic} → {topic}.out: {said}"
+
+
+@both_logs
+def test_an_effect_is_told_or_waits_or_is_dead_and_in_one_term_only(log):
+    topic = log.create(partitions=1, policy="delete")
+    gate = threading.Event()
+
+    def tell(effect):
+        if effect.row["n"] == 1:
+            raise Reject("nobody wants it")
+        if effect.row["n"] == 2:
+            gate.wait(30)
+
+    feed = Feed(f"{topic}.out", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
+    running = Running(Loop(log.log, feed.sink, topic, Call(tell, start="beginning"), lambda: feed))
+    log.put(topic, {f"k{n}": {"id": f"k{n}", "n": n} for n in range(4)})
+
+    def has(**terms: int) -> bool:
+        found = account(log, topic)
+        return found is not None and {name: getattr(found, name) for name in terms} == terms
+
+    try:
+        wait_until(lambda: has(produced=4, processed=1, dead=1, waiting=2), 30, "the second effect is dead")
+        assert account(log, topic).fault == ""
+        gate.set()
+        wait_until(lambda: has(produced=4, processed=3, dead=1, waiting=0), 30, "the others are told")
+        assert account(log, topic).fault == ""
+    finally:
+        gate.set()
+        running.stop()
+    assert running.error is None

@@ -7,9 +7,11 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +30,17 @@ from headwater.sink.message import sort
 from headwater.sink.store import Batch, Feed
 from servers import BrokerProcess, wait_until
 from sink.sinkprocess import ReceiverProcess, SinkProcess, appended, faults
+from sink.watching import Watcher
 from viewlog import ViewLog
 
 SEED = int(os.environ.get("SINK_SEED", "0"))
 KILLS = int(os.environ.get("SINK_KILLS", "10"))
 PER_SEED = 10
-FAULTS = {"sink": 6, "suspended": 2, "database": 2, "redis": 2, "receiver": 2, "broker": 2}
+KILLED = {"sink": 6, "database": 2, "redis": 2, "receiver": 2, "broker": 2}
 """What may be killed, and how often beside the others."""
+SUSPENDED = "suspended"
+"""Done to a sink once in each seed, and no kill."""
+LIVE_KEYS = 40
 AUDIT = """
 CREATE TABLE IF NOT EXISTS headwater_position (sink text, topic text, partition integer, next_offset bigint, claim bigint NOT NULL,
     at_ms bigint, PRIMARY KEY (sink, topic, partition));
@@ -63,23 +69,39 @@ class Traffic:
 
     def __init__(self, log: ViewLog, topic: str, seed: int, rows: int) -> None:
         self._log, self._topic, self._rows, self._chance = log, topic, rows, random.Random(seed)
+        self._count = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        count = 0
         while not self._stop.wait(0.02):
-            rows = {}
-            for _ in range(self._rows):
-                key = f"k{self._chance.randrange(500)}"
-                rows[key] = None if self._chance.random() < 0.1 else {"id": key, "n": count}
-                count += 1
-            self._log.put(self._topic, rows)
+            self._log.put(self._topic, self._next())
+
+    def _next(self) -> dict:
+        rows = {}
+        for _ in range(self._rows):
+            key = f"k{self._chance.randrange(500)}"
+            rows[key] = None if self._chance.random() < 0.1 else {"id": key, "n": self._count}
+            self._count += 1
+        return rows
 
     def end(self) -> None:
         self._stop.set()
         self._thread.join(30)
+
+
+class LiveTraffic(Traffic):
+    """Rows with versions, as a real-time view publishes them: now and then it goes back, and repeats what it has said since, as after a crash."""
+
+    def _next(self) -> dict:
+        if self._chance.random() < 0.1:
+            self._count = max(self._count - self._chance.randrange(1, 15), 0)
+        self._count += 1
+        rows = {}
+        for key in (f"k{n}" for n in range(self._count % self._rows, LIVE_KEYS, self._rows)):
+            rows[key] = {"id": key, "n": self._count, "_version": self._count}
+        return rows
 
 
 def query(database: PostgresProcess, text: str) -> list:
@@ -94,8 +116,22 @@ def table(database: PostgresProcess, topic: str) -> dict:
         return {}
 
 
+def filed(path: Path, topic: str) -> dict:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as connection:
+        return dict(connection.execute(f'SELECT id, n FROM "{topic}"').fetchall())
+
+
 def expected(log: ViewLog, topic: str) -> dict:
     return {key: row["n"] for key, row in log.expected(topic).items()}
+
+
+def newest(log: ViewLog, topic: str) -> dict:
+    """The greatest version of each key, wherever it stands."""
+    found: dict[str, int] = {}
+    for message in Client(log.log).read([topic]):
+        row = json.loads(message.value())
+        found[row["id"]] = max(row["_version"], found.get(row["id"], 0))
+    return found
 
 
 def waiting(log: ViewLog, *sinks: str) -> bool:
@@ -127,7 +163,7 @@ def to_tell(log: ViewLog, topic: str) -> set[str]:
 
 @dataclass
 class Scene:
-    """All that can be killed. Two processes run three sinks: a table and a cache of one topic, and calls for each record of another."""
+    """All that can be killed. Two processes run the sinks: two tables and a cache of one topic, the same of one with versions, and calls for each record of a third."""
 
     broker: BrokerProcess
     database: PostgresProcess
@@ -140,7 +176,7 @@ class Scene:
         if kind == "sink":
             sink.kill()
             sink.start()
-        elif kind == "suspended":
+        elif kind == SUSPENDED:
             sink.signal(signal.SIGSTOP)
             time.sleep(chance.uniform(1.6, 2.5))  # past its session
             sink.signal(signal.SIGCONT)
@@ -157,9 +193,10 @@ class Scene:
 
 
 def plan(seed: int) -> list[str]:
-    """What a seed kills, in its order; everything once, and the sinks themselves most."""
+    """What a seed kills, in its order; everything once, and the sinks themselves most. A sink is suspended once beside that."""
     chance = random.Random(seed)
-    kinds = [*FAULTS, *chance.choices(list(FAULTS), list(FAULTS.values()), k=PER_SEED - len(FAULTS))]
+    kinds = [*KILLED, *chance.choices(list(KILLED), list(KILLED.values()), k=PER_SEED - len(KILLED))]
+    kinds.append(SUSPENDED)
     chance.shuffle(kinds)
     return kinds
 
@@ -181,33 +218,57 @@ def scene(own_broker, database, tmp_path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(SEED, SEED + max(KILLS // PER_SEED, 1)))
 def test_whatever_is_killed_every_store_is_what_the_log_says(scene, tmp_path, seed):
-    began, chance, kinds = time.monotonic(), random.Random(seed), plan(seed)[:KILLS]
-    log, database = ViewLog(scene.broker.bootstrap), scene.database
-    topic, told = log.create(partitions=4), log.create(partitions=2, policy="delete")
-    names = f"{topic}.out", f"{topic}.cache", f"{told}.hook"
-    sinks = list(
-        zip(names, (topic, topic, told), (database.url, scene.cache.url, scene.receiver.url), strict=True)
-    )
+    began, chance, kinds = time.monotonic(), random.Random(seed), plan(seed)
+    log, database, file = ViewLog(scene.broker.bootstrap), scene.database, tmp_path / "out.db"
+    topic, told, live = log.create(partitions=4), log.create(policy="delete"), log.create()
+    stores = {"out": database.url, "cache": scene.cache.url, "file": str(file)}
+    sinks = [
+        (f"{of}.{kind}", of, where, of == live) for of in (topic, live) for kind, where in stores.items()
+    ]
+    sinks.append((f"{told}.hook", told, scene.receiver.url, False))
     scene.sinks = [SinkProcess(log.log, tmp_path, *sinks) for _ in range(2)]
-    traffic = [Traffic(log, topic, seed, rows=60), Traffic(log, told, seed, rows=2)]
+    traffic = [
+        Traffic(log, topic, seed, rows=60),
+        Traffic(log, told, seed, rows=2),
+        LiveTraffic(log, live, seed, rows=4),
+    ]
+    watcher = Watcher(
+        {
+            "PostgreSQL": lambda: dict(query(database, f'SELECT id, n FROM "{live}"')),
+            "Redis": lambda: cached(scene.cache, live),
+            "SQLite": lambda: filed(file, live),
+        }
+    )
     try:
         for sink in scene.sinks:
             sink.start()
         wait_until(lambda: table(database, topic) and cached(scene.cache, topic), 60, "the first rows")
+        watcher.start()
         for kind in kinds:
             time.sleep(chance.uniform(0.1, 0.8))
             scene.fault(kind, chance)
         for each in traffic:
             each.end()
         what = f"seed {seed}: after {kinds}"
+        assert watcher.faults == [], what
         rows, ids = expected(log, topic), to_tell(log, told)
         wait_until(lambda: table(database, topic) == rows, 60, f"{what} the table equals the log")
         wait_until(lambda: cached(scene.cache, topic) == rows, 60, f"{what} Redis equals the log")
+        wait_until(lambda: filed(file, topic) == rows, 60, f"{what} the file equals the log")
+        versions = newest(log, live)
+        wait_until(lambda: table(database, live) == versions, 60, f"{what} the table has the newest")
+        wait_until(lambda: cached(scene.cache, live) == versions, 60, f"{what} Redis has the newest")
+        wait_until(lambda: filed(file, live) == versions, 60, f"{what} the file has the newest")
         wait_until(lambda: ids <= set(scene.receiver.ids()), 60, f"{what} all is told")
         assert set(scene.receiver.ids()) == ids, what
         assert query(database, "SELECT what FROM audit") == [], f"seed {seed}"
+        names = [name for name, *_ in sinks]
         wait_until(lambda: not waiting(log, *names), 30, f"{what} the sinks have told that they are done")
+        watcher.end()
+        assert watcher.faults == [], what
+        assert min(watcher.looks[store] for store in ("PostgreSQL", "Redis", "SQLite")) > len(kinds)
     finally:
+        watcher.end()
         for each in traffic:
             each.end()
         codes = [sink.end() for sink in scene.sinks]
@@ -220,8 +281,9 @@ def tally(seed: int, kinds: list[str], began: float) -> None:
         line = {
             "seed": seed,
             "outcome": "passed",
-            "kills": len(kinds),
-            "killed": dict(sorted(Counter(kinds).items())),
+            "kills": len(kinds) - kinds.count(SUSPENDED),
+            "suspended": kinds.count(SUSPENDED),
+            "killed": dict(sorted(Counter(kind for kind in kinds if kind != SUSPENDED).items())),
             "seconds": round(time.monotonic() - began),
         }
         with Path(os.environ["CRASH_TALLY"]).open("a") as file:
@@ -230,14 +292,27 @@ def tally(seed: int, kinds: list[str], began: float) -> None:
 
 def test_every_seed_kills_each_of_them_and_the_sinks_most():
     plans = [plan(seed) for seed in range(30)]
-    assert all(len(each) == PER_SEED and set(each) == set(FAULTS) for each in plans)
+    assert all(len(each) == PER_SEED + 1 and set(each) == {*KILLED, SUSPENDED} for each in plans)
+    assert all(each.count(SUSPENDED) == 1 for each in plans)
     counts = Counter(kind for each in plans for kind in each)
     assert max(counts, key=counts.__getitem__) == "sink"
 
 
+def test_a_watcher_names_a_value_that_becomes_older_or_goes():
+    watcher = Watcher({})
+    for rows in ({"a": 1}, {"a": 3, "b": 1}, {"a": 2, "b": 1}, {"a": 3}):
+        watcher.look("store", rows)
+    watcher.look("other", {"a": 1})
+
+    assert watcher.faults == [
+        "store has shown a as 3, and then as 2",
+        "store has shown b as 1, and then as None",
+    ]
+
+
 def test_a_suspended_sink_writes_nothing_after_its_successor(log, database, tmp_path):
     topic = log.create(partitions=1)
-    sink = (f"{topic}.out", topic, database.url)
+    sink = (f"{topic}.out", topic, database.url, False)
     first, second = (SinkProcess(log.log, tmp_path, sink) for _ in range(2))
     log.put(topic, {"a": {"id": "a", "n": 1}})
     first.start()

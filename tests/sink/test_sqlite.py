@@ -1,6 +1,8 @@
 """SQLite as the store of a sink."""
 
 import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ class SqlitePlace:
     def __init__(self, path) -> None:
         self.path = path
         self.target = Sqlite(path)
+        self.history = Sqlite(path, history=True)
 
     def query(self, text: str) -> list:
         connection = sqlite3.connect(self.path)
@@ -24,9 +27,23 @@ class SqlitePlace:
         finally:
             connection.close()
 
+    def save(self) -> Path:
+        saved = self.path.with_suffix(".copy")
+        copy(self.path, saved)
+        return saved
+
+    def restore(self, saved: Path) -> None:
+        copy(saved, self.path)
+
     def rows(self, of: Feed) -> dict:
         found = self.query(f'SELECT id, total, "at", items FROM "{of.topic}"')
         return {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in found}
+
+
+def copy(source: Path, target: Path) -> None:
+    """As the command ``.restore`` does it."""
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
+        old.backup(new)
 
 
 @pytest.fixture

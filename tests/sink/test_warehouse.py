@@ -13,8 +13,8 @@ from deltalake.exceptions import CommitFailedError
 from headwater.change import Change
 from headwater.errors import UsageError
 from headwater.sink import Delta, Parquet
-from headwater.sink.store import Feed, Poison
-from sink.contract import COLUMNS, Contract, batch, change, feed
+from headwater.sink.store import Feed, Poison, Superseded
+from sink.contract import COLUMNS, Contract, batch, brought_back, change, copied, feed
 from sink.killed import Killed
 
 EVERYTHING = {
@@ -55,6 +55,12 @@ class DeltaPlace:
         self.folder = folder
         self.target = Delta(folder, compact_every=5)
         self.expression = f"hw.sink.Delta({str(folder)!r}, compact_every=5)"
+
+    def save(self):
+        return copied(self.folder)
+
+    def restore(self, saved):
+        brought_back(self.folder, saved)
 
     def rows(self, feed):
         found = DeltaTable(self.folder / feed.topic).to_pyarrow_table().to_pylist()
@@ -114,6 +120,12 @@ class ParquetPlace:
         self.target = Parquet(folder)
         self.expression = f"hw.sink.Parquet({str(folder)!r})"
 
+    def save(self):
+        return copied(self.folder)
+
+    def restore(self, saved):
+        brought_back(self.folder, saved)
+
     def rows(self, feed):
         return rows_of(self.folder / feed.topic)
 
@@ -130,6 +142,24 @@ class TestParquet(Contract, Killed):
         tables = [pq.read_table(path) for path in sorted((place.folder / "orders").glob("*.parquet"))]
         offsets = [(row["_partition"], row["_offset"]) for table in tables for row in table.to_pylist()]
         assert sorted(offsets) == [(p, o) for p in (0, 1) for o in range(story.records)]
+
+    def test_processes_of_one_number_write_files_of_their_own(self, place, store, monkeypatch):
+        """The holder before, in another container, writes while its successor's file is about to get its name."""
+        monkeypatch.setattr("os.getpid", lambda: 1)
+        successor = place.target.open(feed())
+        store.claim([0])
+        successor.claim([0])
+        naming = successor._locked
+
+        def late():
+            successor._locked = naming
+            with pytest.raises(Superseded):
+                store.apply(batch(change("a", 1, 0)))
+            return naming()
+
+        successor._locked = late
+        successor.apply(batch(change("a", 2, 0)))
+        assert self.totals(place) == {"a": 2}
 
     def test_files_are_named_by_partition_and_offsets(self, place, store):
         store.claim([0, 3])

@@ -3,12 +3,12 @@
     produced = processed + waiting + dead + late + invalid + shed + expired + compacted + aborted
 
     produced                   batch headers of the topic, what is gone from it, and the records of ``<topic>.shed``
-    waiting, aborted           batch headers behind the consumer's position; transactions by their markers
+    waiting, aborted           batch headers behind the consumer's position; transactions by their markers; effects that have not ended
     expired, compacted         offsets in front of the log's start that the consumer had not passed; offsets that no batch of a compacted topic has any more
     dead                       letters of the sink in ``<topic>.dead`` that stand before its position, each place once
     late, invalid              what the view's batches have counted (``Result.taken``)
     shed                       records of ``<topic>.shed``
-    processed                  what the consumer itself has counted, since it counts; what it has passed before, by its position
+    processed                  what the consumer itself has counted, since it counts; what it has passed before, by its position. Effects when they are told
 
 Offsets that no batch has in a topic that is not compacted are lost: they are in no term, and the account does not add up.
 A consumer's own count is used as far back as the log is whole: what was removed behind it cannot be counted in the log again.
@@ -32,6 +32,7 @@ from headwater.result import Result, current, results
 from headwater.result import topic as result_topic
 from headwater.sink import letters
 from headwater.sink.count import Counted
+from headwater.sink.journal import unfinished
 
 __all__ = ["TERMS", "Account", "Reading", "Tally", "Unbalanced", "account", "accounts", "check"]
 
@@ -75,6 +76,10 @@ class Reading(msgspec.Struct, frozen=True):
     """Parts of the topic that were counted by themselves; of each the same count from several places on, the longest first."""
     dead: Collection[tuple[int, int]] = frozenset()
     """Partition and offset of each dead letter."""
+    carried: Collection[tuple[int, int]] = frozenset()
+    """Those of them that the consumer had counted before they died: effects."""
+    untold: Collection[tuple[int, int]] = frozenset()
+    """Effects that it has taken over, and so counted, and that have not ended."""
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -160,21 +165,30 @@ def account(
     sums: Counter[str] = Counter()
     for number, census in partitions.items():
         at = position.get(number, 0)
-        letters = {o for p, o in reading.dead if p == number and census.start <= o < at}
+        dead, carried, untold = (
+            _before(at, census, number, places) for places in (reading.dead, reading.carried, reading.untold)
+        )
+        untold -= dead
         counted_from = min(since.get(number, at), at)
-        on_records = [o for o in letters if o < counted_from and census.kind(o) in {"record", "open"}]
+        counted = {o for o in dead if o < counted_from or o in carried} | untold
+        taken_back = sum(census.kind(o) in {"record", "open"} for o in counted)
         sums["expired"] += max(census.start - at, 0)
         sums["compacted" if compacted else "lost"] += census.holes()
         sums["produced"] += census.count("record", "open", "aborted")
         sums["aborted"] += census.count("aborted")
-        sums["waiting"] += census.count("record", "open", first=at)
-        sums["processed"] += census.count("record", "open", end=counted_from) - len(on_records)
-        sums["dead"] += len(letters)
+        sums["waiting"] += census.count("record", "open", first=at) + len(untold)
+        sums["processed"] += census.count("record", "open", end=counted_from) - taken_back
+        sums["dead"] += len(dead)
         sums["beyond"] += max(at - census.end, 0)
     for each in tallies:
         sums.update(processed=each.processed, late=each.late, invalid=each.invalid)
     sums["produced"] += sums["expired"] + sums["compacted"] + sums["lost"] + shed
     return Account(reading.topic, reading.consumer, shed=shed, **sums)
+
+
+def _before(at: int, census: Census, number: int, places: Collection[tuple[int, int]]) -> set[int]:
+    """The offsets of a partition in front of a position that the log still has: what was compacted has its own term."""
+    return {o for p, o in places if p == number and o < at and census.kind(o) is not None}
 
 
 def _usable(reading: Reading, partitions: Mapping[int, Census]) -> list[Tally]:
@@ -287,12 +301,15 @@ def _group(client: Client, consumer: str, places: Iterable[object]) -> Iterator[
             committed.setdefault(topic, []).append((partition, offset, said or ""))
     for topic, found in committed.items():
         counted = {partition: Counted.read(said) for partition, _, said in found}
+        dead = letters.places(client, consumer, topic)
         yield Reading(
             topic,
             consumer,
             {partition: offset for partition, offset, _ in found},
             [[Tally({p: each.since}, each.applied)] for p, each in counted.items() if each is not None],
-            letters.places(client, consumer, topic),
+            dead.keys(),
+            {place for place, was_taken_over in dead.items() if was_taken_over},
+            unfinished(client, consumer),
         )
 
 

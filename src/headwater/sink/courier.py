@@ -12,6 +12,7 @@ from headwater.errors import Away, HeadwaterError
 from headwater.sink.effect import Again, Carrier, Dead, Done, Effect, Entry, Gone, Outcome
 from headwater.sink.journal import Record
 from headwater.sink.lane import Lane
+from headwater.sink.letters import EFFECT, ENDING
 from headwater.sink.schedule import pause_ms, probe_ms
 from headwater.sink.store import Feed, Full, Superseded
 
@@ -38,14 +39,14 @@ logger = logging.getLogger(__name__)
 
 
 def dead_topic(feed: Feed) -> str:
-    return f"{feed.topic}.dead"
+    return f"{feed.topic}{ENDING}"
 
 
 class Courier:
     """Carries the effects of all lanes, those of a key one after the other, and writes each end to its lane's page.
 
     Ends are recorded in the order in which they came, so that a crash never brings an older change of a key behind a newer one that is
-    not carried again too. While the journal has taken nothing for `PROOF_SECONDS`, nothing more is carried.
+    not carried again too. While the journal has taken nothing for half a session, nothing more is carried.
     """
 
     def __init__(self, feed: Feed, carrier: Carrier, concurrency: int, clock: Clock) -> None:
@@ -272,7 +273,7 @@ class Courier:
             "topic": self._feed.topic,
             "partition": str(effect.partition),
             "offset": str(effect.offset),
-            "effect": effect.id,
+            EFFECT: effect.id,
         }
         value = None if effect.deleted else msgspec.json.encode(effect.row)
         lane.end(effect, [Record(self._dead, effect.key, value, headers=tuple(headers.items()))])

@@ -28,7 +28,7 @@ from headwater.sink.effect import Entry
 from headwater.sink.store import Superseded
 from headwater.sink.topics import ask, known_as
 
-__all__ = ["Birth", "Journal", "Mark", "Page", "Record"]
+__all__ = ["Birth", "Journal", "Mark", "Page", "Record", "unfinished"]
 
 TRANSACTION_MS = 60_000
 """A transaction that its writer has left is ended by the log after that; a claim ends it at once."""
@@ -42,6 +42,7 @@ REQUEST_SECONDS = 10.0
 LOOKS, LOOK_SECONDS = 100, 0.1
 BATCH_RECORDS = 10_000
 CLAIMS_AT_ONCE = 8
+ENDING = ".effects"
 MARK = "mark"
 BIRTH = "birth"
 SETTINGS: dict[str, Any] = {
@@ -199,7 +200,7 @@ class Journal:
     """The journal of one sink: claims pages and reads what stands there. Belongs to the thread that calls the store."""
 
     def __init__(self, log: Log, sink: str, topic: str) -> None:
-        self.topic = f"{sink}.effects"
+        self.topic = f"{sink}{ENDING}"
         self._log = log
         self._sink = sink
         self._source = topic
@@ -317,6 +318,19 @@ class Journal:
                         raise Away(f"journal {self.topic} cannot be read", got=error.str())
         finally:
             reader.close()
+
+
+def unfinished(client: Client, sink: str) -> set[tuple[int, int]]:
+    """Partition and offset of the records whose effects a sink has taken over and not ended; none for a sink without effects."""
+    found: dict[tuple[int, str], bytes | None] = {}
+    for message in client.read([f"{sink}{ENDING}"]):
+        found[message.partition(), message.key().decode()] = message.value()
+    entries = (
+        msgspec.json.decode(value, type=Entry)
+        for (_, name), value in found.items()
+        if value is not None and name not in {MARK, BIRTH}
+    )
+    return {(entry.effect.partition, entry.effect.offset) for entry in entries}
 
 
 @contextmanager

@@ -185,7 +185,7 @@ class _Store:
         while True:
             try:
                 writer.produce(
-                    self._topic, value, change.key.encode(), timestamp=change.timestamp_ms, on_delivery=noted
+                    self._topic, value, change.wire_key, timestamp=change.timestamp_ms, on_delivery=noted
                 )
             except BufferError:
                 writer.poll(RETRY_S)  # until the client has room again

@@ -12,14 +12,16 @@ __all__ = ["Lane"]
 
 UNRECORDED_MAX = 1_000
 """With so many ends that the journal does not have yet, nothing more is carried: all of them would be carried again after a crash."""
-PROOF_SECONDS = 10.0
-"""Whoever has not written to its page for so long first writes to it: it may have been superseded, and then carries nothing more."""
+PROOF_PART = 0.5
+"""Whoever has not written to its page for that part of a session first writes to it: it may have been superseded, and then carries nothing more.
+
+A member's last heartbeat may be a quarter of a session old when it is suspended, so that another has its partitions after three quarters."""
 
 
 class Lane:
     """Guarded by the outbox's lock, but for the page and the mark: those belong to whoever holds ``writing``."""
 
-    def __init__(self, page: Page, mark: Mark, entries: Iterable[Entry], now: float) -> None:
+    def __init__(self, page: Page, mark: Mark, entries: Iterable[Entry], now: float, session_ms: int) -> None:
         self.page = page
         self.mark = mark
         self.writing = threading.Lock()
@@ -31,6 +33,7 @@ class Lane:
         self.lost: HeadwaterError | None = None
         """Why this process can do nothing more for the partition until it has claimed it again."""
         self.proved = now
+        self._proof_s = session_ms / 1000 * PROOF_PART
         self.doubtful = False
         self.add(entries)
 
@@ -49,7 +52,7 @@ class Lane:
         due = self.schedule.due_ms()
         if due is None or due > now_ms or self.paused or self.lost or len(self.unrecorded) >= UNRECORDED_MAX:
             return None
-        if now > self.proved + PROOF_SECONDS:
+        if now > self.proved + self._proof_s:
             self.doubtful = True
             return None
         found = self.schedule.take(now_ms)

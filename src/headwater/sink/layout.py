@@ -6,7 +6,7 @@ columns is a JSON object; what identifies it is its start, in a column of its ow
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -24,6 +24,8 @@ __all__ = [
     "VERSION",
     "Column",
     "Layout",
+    "check_history",
+    "check_rows",
     "layout",
     "quoted",
     "reader",
@@ -134,6 +136,34 @@ def layout(feed: Feed) -> Layout:
         )
     ends = {window: start for start, window in starts.items()}
     return Layout(feed, columns, tuple(ends.get(name, name) for name in feed.key), starts)
+
+
+def check_history(feed: Feed) -> None:
+    """UsageError when there are no versions of rows to keep."""
+    if feed.append:
+        raise UsageError(
+            f"sink {feed.sink!r}: rows of {feed.topic!r} are never replaced",
+            got="history=True",
+            hint="leave it out",
+        )
+    if feed.versioned:
+        raise UsageError(
+            f"sink {feed.sink!r}: a real-time view has no history",
+            got="history=True",
+            expected="a view in batches",
+        )
+
+
+def check_rows(table: str, there: Collection[str], wanted: Collection[str]) -> None:
+    """UsageError when a table holds a row for each key and one for each record or version is wanted, or the other way round."""
+    if (PARTITION in there) != (PARTITION in wanted):
+        kinds = "one row for each key", "a row for each record or version"
+        raise UsageError(
+            f"table {table!r} holds rows of another kind",
+            got=kinds[PARTITION in wanted],
+            expected=kinds[PARTITION in there],
+            hint="give the sink another table, or drop this one and the sink's lines in headwater_position",
+        )
 
 
 def reader(columns: Sequence[Column], kinds: Mapping[str, Any]) -> Callable[[str], tuple[Any, ...]]:

@@ -13,22 +13,27 @@ from headwater.access import Log
 from headwater.client import Client, producer
 from headwater.errors import Away, MachineError
 
-__all__ = ["ENDING", "DeadLetters", "places"]
+__all__ = ["EFFECT", "ENDING", "DeadLetters", "places"]
 
 ENDING = ".dead"
+EFFECT = "effect"
+"""The header that only letters of effects have: the effect's id."""
 FLUSH_S = 30.0
 REASON_CHARACTERS = 2_000
 
 logger = logging.getLogger(__name__)
 
 
-def places(client: Client, sink: str, topic: str) -> set[tuple[int, int]]:
-    """Partition and offset of every record of a topic that a sink has buried; a letter that was written twice is one."""
-    found = set()
+def places(client: Client, sink: str, topic: str) -> dict[tuple[int, int], bool]:
+    """Partition and offset of every record of a topic that a sink has buried, and whether it had taken the record over: that of an effect.
+
+    A letter that was written twice is one.
+    """
+    found = {}
     for letter in client.read([f"{topic}{ENDING}"]):
         about = dict(letter.headers() or [])
         if about.get("sink") == sink.encode():
-            found.add((int(about["partition"]), int(about["offset"])))
+            found[int(about["partition"]), int(about["offset"])] = EFFECT in about
     return found
 
 

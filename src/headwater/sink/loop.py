@@ -28,7 +28,18 @@ from headwater.sink.membership import Membership
 from headwater.sink.message import sort
 from headwater.sink.origin import outdated
 from headwater.sink.patience import Patience
-from headwater.sink.store import Batch, Beginning, Carrying, Dated, Feed, Poison, Store, Superseded, Target
+from headwater.sink.store import (
+    SESSION_MS,
+    Batch,
+    Beginning,
+    Carrying,
+    Dated,
+    Feed,
+    Poison,
+    Store,
+    Superseded,
+    Target,
+)
 from headwater.sink.topics import Topic, TopicWatch
 
 __all__ = ["Loop"]
@@ -37,9 +48,7 @@ WAIT_S = 0.5
 ATTEMPTS = 3
 COMMIT_S = 1.0
 SEEN_S = 60.0
-"""How often a store at the end of its partitions is told that it still is there."""
-SESSION_MS = 6_000
-"""How long the partitions of a killed process wait for another: the least that Kafka allows by default. One that was given up too soon does no harm, its claims are passed."""
+"""How often a store at the end of its partitions is told that it still is there; one that was restored from an older copy meanwhile says so."""
 GONE = ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 
 logger = logging.getLogger(__name__)
@@ -110,7 +119,7 @@ class Loop:
         feed = self._find_feed()
         if topic is None or feed is None:
             return
-        self._feed = feed = msgspec.structs.replace(feed, log=self._log)
+        self._feed = feed = msgspec.structs.replace(feed, log=self._log, session_ms=self._session_ms)
         self._target.check(feed)
         self._opened = opener(feed) if feed.enveloped else None
         store = self._patience.until(lambda: self._target.open(feed))
@@ -282,7 +291,7 @@ class Loop:
         held = self._member.next
         if now >= self._seen_due and held and self._member.is_complete():
             self._seen_due = now + SEEN_S
-            if isinstance(self._store, Dated) and not self.resting:
+            if not isinstance(self._store, Carrying) and not self.resting:
                 self._store.apply(Batch((), {p: offset for p, offset in held.items() if offset}))
         return True
 

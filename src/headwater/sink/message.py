@@ -61,13 +61,17 @@ def _change(message: Any, partition: int, offset: int, keyless: bool, opened: Op
     key, value = message.key(), message.value()
     if opened is not None:
         key, value = opened(key, value)
-    if key is None:
+    odd: bytes | msgspec.UnsetType | None = msgspec.UNSET
+    if key is None and not keyless:
+        raise ValueError("a row needs a key")
+    try:
+        name = key.decode()
+    except (AttributeError, UnicodeDecodeError):
         if not keyless:
-            raise ValueError("a row needs a key")
-        key = b""
-    name = key.decode(errors="replace") if keyless else key.decode()
+            raise
+        name, odd = (key or b"").decode(errors="replace"), key
     at_ms = message.timestamp()[1]
     at_ms = max(0, at_ms)
     if value is None:
-        return Change(name, None, partition, offset, at_ms)
-    return Change(name, value.decode(), partition, offset, at_ms, _decode(value).version)
+        return Change(name, None, partition, offset, at_ms, None, odd)
+    return Change(name, value.decode(), partition, offset, at_ms, _decode(value).version, odd)

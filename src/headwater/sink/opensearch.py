@@ -20,7 +20,7 @@ from headwater.change import Change
 from headwater.errors import Away, UsageError, one_line
 from headwater.sink.columns import Kind, kind
 from headwater.sink.driver import driver
-from headwater.sink.rows import Newest, beaten, fresh, identity, moved, newest
+from headwater.sink.rows import Newest, beaten, check_offset, fresh, identity, moved, newest
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
 
 __all__ = ["OpenSearch"]
@@ -181,6 +181,7 @@ class _Store:
         for number, seen in held.items():
             if seen.claim != self._claims.get(number, -1):
                 raise self._superseded(number)
+            check_offset(self._feed.sink, number, seen.offset, self._offsets.get(number))
         return held
 
     def _bulk(self, body: bytes, changes: Sequence[Change]) -> None:

@@ -113,7 +113,8 @@ class Outbox:
             bounded = [
                 e if e.due_ms <= latest_ms else msgspec.structs.replace(e, due_ms=latest_ms) for e in entries
             ]
-            self._courier.take_up(Lane(page, mark, bounded, self._clock.monotonic()))
+            now = self._clock.monotonic()
+            self._courier.take_up(Lane(page, mark, bounded, now, self._feed.session_ms))
         return {partition: mark.taken for partition, mark in found.items() if mark.taken is not None}
 
     def _first(self, partition: int) -> Mark:

@@ -13,6 +13,7 @@ A file gets its name when it is complete and synced, and its name is the offset:
 import fcntl
 import os
 import re
+import secrets
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from headwater.sink.arrow import Arrow
 from headwater.sink.columns import kind
 from headwater.sink.driver import driver
 from headwater.sink.folder import sync
-from headwater.sink.rows import fresh, moved
+from headwater.sink.rows import check_offset, fresh, moved
 from headwater.sink.store import Batch, Feed, Store, Superseded
 
 __all__ = ["Parquet"]
@@ -93,6 +94,8 @@ class _Store:
         self._pause = threading.Event()
         self._claims: dict[int, int] = {}
         self._offsets: dict[int, int] = {}
+        self._last: dict[int, Path] = {}
+        """Of partitions whose offset is a file's name, that file."""
         with self._translated():
             self._own.mkdir(parents=True, exist_ok=True)
 
@@ -105,10 +108,13 @@ class _Store:
             for number in partitions:
                 state.claims[number] = self._claims[number] = state.claims.get(number, 0) + 1
             self._save(state)
-            there = self._reached(state)
-        self._offsets = {n: offset for n, offset in self._offsets.items() if n not in partitions}
+            there, files = self._reached(state)
+        for number in partitions:
+            self._offsets.pop(number, None)
+            self._last.pop(number, None)
         found = {number: there[number] for number in sorted(partitions) if number in there}
         self._offsets |= found
+        self._last |= {number: files[number] for number in found if number in files}
         return found
 
     def apply(self, batch: Batch) -> None:
@@ -122,20 +128,22 @@ class _Store:
             written = {number: self._write(number, table) for number, table in tables.items()}
             with self._locked():
                 state = self._state()
-                for number in batch.upto:
-                    if state.claims.get(number) != self._claims.get(number, -1):
-                        for path in written.values():
-                            path.unlink(missing_ok=True)
-                        raise Superseded(
-                            f"sink {self._feed.sink}: partition {number} was taken over by another process"
-                        )
+                try:
+                    self._check(batch.upto, state)
+                except Superseded:
+                    for path in written.values():
+                        path.unlink(missing_ok=True)
+                    raise
                 for number, path in written.items():
-                    path.rename(self._folder / _name(number, self._offsets.get(number, 0), upto[number]))
+                    name = _name(number, self._offsets.get(number, 0), upto[number])
+                    self._last[number] = path.rename(self._folder / name)
                 sync(self._folder)
                 passed = {number: offset for number, offset in upto.items() if number not in written}
                 if passed:
                     state.offsets |= passed
                     self._save(state)
+                for number in passed:
+                    self._last.pop(number, None)
         self._offsets |= upto
 
     def reset(self) -> None:
@@ -148,26 +156,39 @@ class _Store:
             self._save(state)
         self._claims.clear()
         self._offsets.clear()
+        self._last.clear()
 
     def close(self) -> None:
         """Nothing is open between two calls."""
 
     def _write(self, number: int, table: Any) -> Path:
-        """A complete file under a name of its own; one that is left by a crash is never read."""
-        path = self._own / f"{self._feed.sink}.{number}.{os.getpid()}.tmp"
+        """A complete file under a name of its own, by chance: processes in containers may have one number. One that is left by a crash is never read."""
+        path = self._own / f"{self._feed.sink}.{number}.{secrets.token_hex(8)}.tmp"
         self._library.write_table(table, path, compression=self._compression)
         with path.open("rb+") as file:
             os.fsync(file.fileno())
         return path
 
-    def _reached(self, state: State) -> dict[int, int]:
-        """The offset of each partition: that of its last file, or one behind it where only markers followed."""
-        found = dict(state.offsets)
+    def _reached(self, state: State) -> tuple[dict[int, int], dict[int, Path]]:
+        """The offset of each partition: that of its last file, or one behind it where only markers followed; and those files."""
+        found, files = dict(state.offsets), dict[int, Path]()
         for path in self._folder.iterdir():
             if match := NAME.fullmatch(path.name):
                 number, upto = int(match[1]), int(match[3])
-                found[number] = max(upto, found.get(number, 0))
-        return found
+                if upto > found.get(number, -1):
+                    found[number], files[number] = upto, path
+        return found, files
+
+    def _check(self, numbers: Collection[int], state: State) -> None:
+        """Superseded when a partition is not ours, or does not stand where it was left. The one file is looked for that says it: there may be many."""
+        for number in numbers:
+            if state.claims.get(number) != self._claims.get(number, -1):
+                raise Superseded(
+                    f"sink {self._feed.sink}: partition {number} was taken over by another process"
+                )
+            last, left = self._last.get(number), self._offsets.get(number)
+            there = state.offsets.get(number) if last is None else left if last.exists() else None
+            check_offset(self._feed.sink, number, there, left)
 
     def _remove_files(self, state: State) -> None:
         for path in self._folder.iterdir():

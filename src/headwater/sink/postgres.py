@@ -15,10 +15,11 @@ from headwater.address import check_postgres, postgres_database, shown
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, UsageError, one_line
-from headwater.sink.layout import LENIENT, Layout, layout, reader
+from headwater.sink.layout import LENIENT, Layout, check_history, layout, reader
+from headwater.sink.origin import known_ms
 from headwater.sink.postgres_copy import lines
 from headwater.sink.postgres_sql import GONE, NULL_KEY, ROW, Statements, staged, statements
-from headwater.sink.rows import newest
+from headwater.sink.rows import check_offset, newest
 from headwater.sink.store import Batch, Feed, Poison, Superseded
 
 try:
@@ -94,18 +95,8 @@ class Postgres:
     def check(self, feed: Feed) -> None:
         check_postgres(f"sink {feed.sink!r}", self.url)
         layout(feed)
-        if self.history and feed.append:
-            raise UsageError(
-                f"sink {feed.sink!r}: rows of {feed.topic!r} are never replaced",
-                got="history=True",
-                hint="leave it out",
-            )
-        if self.history and feed.versioned:
-            raise UsageError(
-                f"sink {feed.sink!r}: a real-time view has no history",
-                got="history=True",
-                expected="a view in batches",
-            )
+        if self.history:
+            check_history(feed)
 
     def open(self, feed: Feed) -> "PostgresStore":
         self.check(feed)
@@ -125,15 +116,20 @@ class PostgresStore:
         self._read = reader(staged(shape), WIRE)
         self._clock = clock or SystemClock()
         self._claims: dict[int, int] = {}
+        self._offsets: dict[int, int | None] = {}
+        self._begun: dict[int, int] = {}
         self._connection: psycopg.Connection[Any] | None = None
         with self._transaction():
             pass
 
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
+        now_ms = self._clock.now_ms()
         with self._transaction() as cursor:
             cursor.execute(self._sql.claim, self._name | {"partitions": sorted(partitions)})
             found = cursor.fetchall()
         self._claims |= {partition: claim for partition, _, claim in found}
+        self._offsets |= {partition: offset for partition, offset, _ in found}
+        self._begun |= {partition: now_ms if offset is None else 0 for partition, offset, _ in found}
         return {partition: offset for partition, offset, _ in found if offset is not None}
 
     def apply(self, batch: Batch) -> None:
@@ -174,18 +170,18 @@ class PostgresStore:
             self._held(cursor, batch, self._sql.locked)
             for statement in staged:
                 cursor.execute(statement)
-            times = {c.partition: c.timestamp_ms for c in fresh}
-            now = self._clock.now_ms()
-            partitions = list(batch.upto)
+            times = known_ms(batch, fresh, self._begun, self._clock.now_ms())
+            reached = {p: max(upto, held[p] or 0) for p, upto in batch.upto.items()}
             moved = {
-                "partitions": partitions,
-                "offsets": [max(batch.upto[p], held[p] or 0) for p in partitions],
-                "times": [times.get(p, now) for p in partitions],
+                "partitions": list(reached),
+                "offsets": list(reached.values()),
+                "times": [times[p] for p in reached],
             }
             cursor.execute(self._sql.move, self._name | moved)
+        self._offsets |= reached
 
     def _held(self, cursor: Any, batch: Batch, query: str) -> dict[int, int | None]:
-        """The offsets of the batch's partitions; Superseded when one of them is no longer ours."""
+        """The offsets of the batch's partitions; Superseded when one of them is no longer ours, or not as it was left."""
         cursor.execute(query, self._name | {"partitions": list(batch.upto)})
         found = {partition: (offset, claim) for partition, offset, claim in cursor}
         for partition in batch.upto:
@@ -193,6 +189,7 @@ class PostgresStore:
                 raise Superseded(
                     f"{self._sql.table}: partition {partition} of {self._name['topic']} was taken over"
                 )
+            check_offset(self._name["sink"], partition, found[partition][0], self._offsets[partition])
         return {partition: offset for partition, (offset, _) in found.items()}
 
     def _stage(self, cursor: Any, changes: Sequence[Change]) -> list[str]:

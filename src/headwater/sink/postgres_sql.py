@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from headwater.errors import UsageError
-from headwater.sink.layout import OFFSET, PARTITION, VERSION, Column, Layout, quoted
+from headwater.sink.layout import OFFSET, PARTITION, VERSION, Column, Layout, check_rows, quoted
 from headwater.sink.postgres_copy import FORMAT
 
 __all__ = ["GONE", "NULL_KEY", "ROW", "Statements", "staged", "statements"]
@@ -82,6 +82,7 @@ class Statements(msgspec.Struct, frozen=True):
             for statement in self.create[-1].split(";;"):
                 connection.execute(statement)
             return
+        check_rows(self.where["table"], there, self.wanted)
         for name, kind in self.wanted.items():
             if name not in there:
                 connection.execute(f"ALTER TABLE {self.table} ADD COLUMN {quoted(name)} {kind}")
@@ -137,7 +138,7 @@ def statements(shape: Layout, schema: str, table: str, *, history: bool) -> Stat
         "ON CONFLICT (sink, topic, partition) DO UPDATE SET claim = p.claim + 1 RETURNING partition, next_offset, claim",
         held=held,
         locked=f"{held} ORDER BY partition FOR UPDATE",
-        move=f"UPDATE {position} SET next_offset = m.upto, at_ms = m.time "
+        move=f"UPDATE {position} AS p SET next_offset = m.upto, at_ms = greatest(p.at_ms, m.time) "
         "FROM unnest(%(partitions)s::integer[], %(offsets)s::bigint[], %(times)s::bigint[]) AS m(number, upto, time) "
         f"{ours} AND partition = m.number",
         reset=(

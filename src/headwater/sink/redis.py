@@ -1,7 +1,7 @@
 """Redis: the rows of a view as keys of a cache.
 
-A batch is one script, and a script is one step for everybody else: it looks whether the claims still hold, writes and
-deletes the rows, and moves the offsets. So an older value never takes the place of a newer one, whoever writes, and a
+A batch is one script, and a script is one step for everybody else: it looks whether the claims still hold and the offsets
+are those that were left (a Redis that was restarted from an older file is another), writes and deletes the rows, and moves the offsets. So an older value never takes the place of a newer one, whoever writes, and a
 deletion leaves nothing behind: an old value cannot come back, for its offset lies before the partition's.
 
     PREFIX KEY                  a row: a JSON string, or a hash with a field for each column
@@ -18,7 +18,7 @@ import msgspec
 from headwater.address import shown
 from headwater.errors import Away, UsageError, one_line
 from headwater.sink.driver import driver
-from headwater.sink.rows import Newest, fresh, moved, newest
+from headwater.sink.rows import Newest, check_offset, fresh, moved, newest
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
 
 __all__ = ["Redis"]
@@ -42,8 +42,11 @@ local state, versions = KEYS[1], KEYS[2]
 local form, partitions = ARGV[1], tonumber(ARGV[2])
 local at = 3
 for i = 1, partitions do
-  if redis.call('HGET', state, ARGV[at] .. ':claim') ~= ARGV[at + 1] then return ARGV[at] end
-  at = at + 3
+  local number = ARGV[at]
+  if redis.call('HGET', state, number .. ':claim') ~= ARGV[at + 1] then return {number} end
+  local offset = redis.call('HGET', state, number .. ':offset') or ''
+  if offset ~= ARGV[at + 2] then return {number, offset} end
+  at = at + 4
 end
 local known = redis.call('EXISTS', versions) == 1
 local simple = tonumber(ARGV[at])
@@ -85,10 +88,10 @@ for i = 3 + simple, #KEYS do
 end
 at = 3
 for i = 1, partitions do
-  if ARGV[at + 2] ~= '' then redis.call('HSET', state, ARGV[at] .. ':offset', ARGV[at + 2]) end
-  at = at + 3
+  if ARGV[at + 3] ~= '' then redis.call('HSET', state, ARGV[at] .. ':offset', ARGV[at + 3]) end
+  at = at + 4
 end
-return ''
+return {}
 """
 
 RESET = """
@@ -193,7 +196,12 @@ class _Store:
         keys = [self._state, self._versions]
         arguments: list[Any] = [self._form, len(batch.upto)]
         for number in batch.upto:
-            arguments += [number, self._claims.get(number, 0), upto.get(number, "")]
+            arguments += [
+                number,
+                self._claims.get(number, 0),
+                self._offsets.get(number, ""),
+                upto.get(number, ""),
+            ]
         simple = {key: row for key, row in rows.items() if self._is_simple(row)}
         keys += [self._prefix + key for key in simple]
         arguments += [len(simple), *(row.change.value for row in simple.values())]
@@ -202,11 +210,9 @@ class _Store:
                 keys.append(self._prefix + key)
                 arguments += self._written(row)
         with self._translated():
-            lost = self._scripts[APPLY](keys=keys, args=arguments)
-        if lost:
-            raise Superseded(
-                f"sink {self._feed.sink}: partition {lost.decode()} was taken over by another process"
-            )
+            refused = self._scripts[APPLY](keys=keys, args=arguments)
+        if refused:
+            self._refuse(*refused)
         self._offsets.update(upto)
 
     def reset(self) -> None:
@@ -218,6 +224,13 @@ class _Store:
 
     def close(self) -> None:
         self._client.close()
+
+    def _refuse(self, number: bytes, offset: bytes | None = None) -> None:
+        """Says why the script has done nothing: another claim, or another offset than the one that we left."""
+        if offset is not None:
+            left = self._offsets.get(int(number))
+            check_offset(self._feed.sink, int(number), int(offset) if offset else None, left)
+        raise Superseded(f"sink {self._feed.sink}: partition {int(number)} was taken over by another process")
 
     def _is_simple(self, row: Newest) -> bool:
         """Whether a row only takes the place of the one before: the script writes those many at a time."""

@@ -5,9 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from headwater.change import Change
-from headwater.sink.store import Batch
+from headwater.sink.store import Batch, Superseded
 
-__all__ = ["Newest", "beaten", "fresh", "identity", "moved", "newest"]
+__all__ = ["NOTHING", "Newest", "beaten", "check_offset", "fresh", "identity", "moved", "newest"]
+
+NOTHING = -1
+"""The offset of a partition of which a store has nothing."""
 
 
 class Newest(msgspec.Struct, frozen=True, gc=False):
@@ -26,6 +29,21 @@ def fresh(batch: Batch, offsets: Mapping[int, int]) -> list[Change]:
 def moved(batch: Batch, offsets: Mapping[int, int]) -> dict[int, int]:
     """The partitions that the batch takes further than ``offsets``, and where to."""
     return {number: upto for number, upto in batch.upto.items() if upto > offsets.get(number, -1)}
+
+
+def check_offset(sink: str, number: int, stored: int | None, left: int | None) -> None:
+    """Superseded when a partition does not stand where we have left it: the store was brought back to an older state, and our claim with it.
+
+    A batch that is applied then would jump over what was lost; after a new claim it is read again.
+    """
+    there, wanted = (NOTHING if offset is None else offset for offset in (stored, left))
+    if there != wanted:
+        shown = (str(offset) if offset > NOTHING else "its beginning" for offset in (there, wanted))
+        raise Superseded(
+            f"sink {sink}: the store does not hold partition {number} as it was left",
+            got=f"offset {next(shown)}",
+            expected=f"offset {next(shown)}",
+        )
 
 
 def newest(changes: Iterable[Change]) -> dict[str, Newest]:

@@ -10,9 +10,10 @@ from headwater.access import Log
 from headwater.client import Client
 from headwater.errors import HeadwaterError, UsageError
 from headwater.graph import Graph, Sink
-from headwater.sink.loop import SESSION_MS, Loop
+from headwater.sink.loop import Loop
 from headwater.sink.pause import Pauses
 from headwater.sink.source import check, feed, topic
+from headwater.sink.store import SESSION_MS
 
 __all__ = ["Sinks"]
 

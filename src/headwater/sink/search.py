@@ -27,7 +27,7 @@ from headwater.errors import Away, StorageError, UsageError, one_line
 from headwater.sink.columns import kind, reader
 from headwater.sink.driver import driver
 from headwater.sink.folder import sync
-from headwater.sink.rows import Newest, beaten, fresh, identity, moved, newest
+from headwater.sink.rows import Newest, beaten, check_offset, fresh, identity, moved, newest
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
 
 __all__ = ["Tantivy", "search"]
@@ -156,6 +156,9 @@ class _Store:
                     raise Superseded(
                         f"sink {self._feed.sink}: partition {number} was taken over by another process"
                     )
+                check_offset(self._feed.sink, number, held[number][1], self._offsets.get(number))
+            if not rows and not upto:
+                return
             old = beaten(rows, self._versions(index, rows))
             with self._writing(index) as writer:
                 for row, document in zip(rows, documents, strict=True):

@@ -1,6 +1,6 @@
 """SQLite as the store of a sink: rows, offsets and claims in one file and one transaction.
 
-    <table>              the columns of the feed, and what identifies a row as UNIQUE
+    <table>              the columns of the feed, and what identifies a row as UNIQUE; with history: _partition, _offset, valid_from, valid_to
     headwater_position   sink, topic, partition, next_offset, claim, at_ms
     headwater_origin     sink, topic, origin: the id of the topic that the rows come from
 
@@ -10,6 +10,7 @@ Timestamps, dates, decimals and nested values are text as the log has them; NaN 
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,21 @@ import msgspec
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, StorageError, UsageError
-from headwater.sink.layout import LENIENT, OFFSET, PARTITION, STRICT, VERSION, Layout, layout, quoted, reader
-from headwater.sink.rows import newest
+from headwater.sink.layout import (
+    LENIENT,
+    OFFSET,
+    PARTITION,
+    STRICT,
+    VERSION,
+    Layout,
+    check_history,
+    check_rows,
+    layout,
+    quoted,
+    reader,
+)
+from headwater.sink.origin import known_ms
+from headwater.sink.rows import check_offset, newest
 from headwater.sink.store import Batch, Feed, Full, Poison, Superseded
 
 __all__ = ["Sqlite", "SqliteStore"]
@@ -52,7 +66,8 @@ ON CONFLICT (sink, topic, partition) DO UPDATE SET claim = claim + 1 RETURNING n
 """
 HELD = "SELECT partition, next_offset, claim FROM headwater_position WHERE sink = ? AND topic = ?"
 MOVE = (
-    "UPDATE headwater_position SET next_offset = ?, at_ms = ? WHERE sink = ? AND topic = ? AND partition = ?"
+    "UPDATE headwater_position SET next_offset = ?, at_ms = max(coalesce(at_ms, 0), ?) "
+    "WHERE sink = ? AND topic = ? AND partition = ?"
 )
 FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
 """A disk without room, for the file or for the memory that its readers share."""
@@ -68,16 +83,23 @@ WAITING = {
 class Sqlite:
     """A table in an SQLite file: ``hw.sink.Sqlite("shop.db")``; its name is the source's unless given.
 
-    ``columns`` are those of a real-time view, which does not say them: ``{"country": "STRING", "total": "DOUBLE"}``.
+    With ``history`` every version of a row stays, with the time from which and up to which it held. ``columns`` are those of a real-time view,
+    which does not say them: ``{"country": "STRING", "total": "DOUBLE"}``.
     """
 
     kind = "sqlite"
 
     def __init__(
-        self, path: str | Path, table: str = "", *, columns: Mapping[str, str] | None = None
+        self,
+        path: str | Path,
+        table: str = "",
+        *,
+        history: bool = False,
+        columns: Mapping[str, str] | None = None,
     ) -> None:
         self.path = Path(path)
         self.table = table
+        self.history = history
         self.columns = columns
 
     def place(self, topic: str) -> str:
@@ -85,9 +107,12 @@ class Sqlite:
 
     def check(self, feed: Feed) -> None:
         layout(feed)
+        if self.history:
+            check_history(feed)
 
     def open(self, feed: Feed) -> "SqliteStore":
-        return SqliteStore(self.path, self.table or feed.topic, layout(feed))
+        self.check(feed)
+        return SqliteStore(self.path, self.table or feed.topic, layout(feed), history=self.history)
 
 
 class SqliteStore:
@@ -96,24 +121,33 @@ class SqliteStore:
     A process that is suspended inside a transaction holds the file's only lock: its successor waits, and says so.
     """
 
-    def __init__(self, path: Path, table: str, shape: Layout, clock: Clock | None = None) -> None:
+    def __init__(
+        self, path: Path, table: str, shape: Layout, clock: Clock | None = None, *, history: bool = False
+    ) -> None:
         self._path = path
+        self._history = history
         self._table = table
         self._layout = shape
         self._name = (shape.feed.sink, shape.feed.topic)
         self._clock = clock or SystemClock()
         self._claims: dict[int, int] = {}
-        self._upsert = _upsert(table, shape)
+        self._offsets: dict[int, int | None] = {}
+        self._begun: dict[int, int] = {}
+        self._upsert = _insert_version(table, shape) if history else _upsert(table, shape)
         conditions = " AND ".join(f"{quoted(name)} IS ?" for name in shape.key)
         self._delete = f"DELETE FROM {quoted(table)} WHERE {conditions}"  # noqa: S608  quoted
+        self._close = f"UPDATE {quoted(table)} SET valid_to = ? WHERE valid_to IS NULL AND {conditions}"  # noqa: S608  quoted
         self._decode = _decoder(shape)
         self._connection: sqlite3.Connection | None = None
         self._connect()
 
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
+        now_ms = self._clock.now_ms()
         with self._transaction() as execute:
             found = {p: execute(CLAIM, (*self._name, p)).fetchone() for p in sorted(partitions)}
         self._claims |= {p: claim for p, (_, claim) in found.items()}
+        self._offsets |= {p: offset for p, (offset, _) in found.items()}
+        self._begun |= {p: now_ms if offset is None else 0 for p, (offset, _) in found.items()}
         return {p: offset for p, (offset, _) in found.items() if offset is not None}
 
     def apply(self, batch: Batch) -> None:
@@ -122,13 +156,14 @@ class SqliteStore:
             for partition in batch.upto:
                 if partition not in held or held[partition][1] != self._claims.get(partition):
                     raise Superseded(f"{self._path}: partition {partition} of {self._name[1]} was taken over")
+                check_offset(self._name[0], partition, held[partition][0], self._offsets[partition])
             fresh = [c for c in batch.changes if c.offset >= (held[c.partition][0] or 0)]
-            self._write(execute, fresh)
-            times = {c.partition: c.timestamp_ms for c in fresh}
-            now = self._clock.now_ms()
-            for partition, upto in batch.upto.items():
-                at = max(upto, held[partition][0] or 0)
-                execute(MOVE, (at, times.get(partition, now), *self._name, partition))
+            (self._write_versions if self._history else self._write)(execute, fresh)
+            times = known_ms(batch, fresh, self._begun, self._clock.now_ms())
+            reached = {p: max(upto, held[p][0] or 0) for p, upto in batch.upto.items()}
+            for partition, at in reached.items():
+                execute(MOVE, (at, times[partition], *self._name, partition))
+        self._offsets |= reached
 
     def reset(self) -> None:
         with self._transaction() as execute:
@@ -178,6 +213,18 @@ class SqliteStore:
         except (sqlite3.DataError, sqlite3.IntegrityError, OverflowError) as error:
             self._blame(execute, places, rows, error)
 
+    def _write_versions(self, execute: Callable[..., Any], changes: Sequence[Change]) -> None:
+        """Each change ends the version that holds, and but for a deletion begins another."""
+        for change in changes:
+            at = _timestamp(change.timestamp_ms)
+            execute(self._close, (at, *self._layout.key_values(change)))
+            if change.value is not None:
+                row = (change.partition, change.offset, *self._decode(change), at)
+                try:
+                    execute(self._upsert, row)
+                except (sqlite3.DataError, sqlite3.IntegrityError, OverflowError) as error:
+                    self._blame(execute, [change], [row], error)
+
     def _blame(
         self, execute: Callable[..., Any], places: Sequence[Change], rows: Sequence[Any], error: Exception
     ) -> None:
@@ -211,7 +258,7 @@ class SqliteStore:
                     connection.execute("PRAGMA journal_mode = WAL")
                     connection.execute("PRAGMA synchronous = FULL")
                     connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
-                    _migrate(connection, self._table, self._layout)
+                    _migrate(connection, self._table, self._layout, history=self._history)
                 except BaseException:
                     connection.close()
                     raise
@@ -256,11 +303,24 @@ def _upsert(table: str, shape: Layout) -> str:
     return update
 
 
-def _migrate(connection: sqlite3.Connection, table: str, shape: Layout) -> None:
+def _insert_version(table: str, shape: Layout) -> str:
+    names = [PARTITION, OFFSET, *(column.name for column in shape.columns), "valid_from"]
+    listed, marks = ", ".join(map(quoted, names)), ", ".join("?" * len(names))
+    return f"INSERT INTO {quoted(table)} ({listed}) VALUES ({marks})"  # noqa: S608  quoted
+
+
+def _timestamp(at_ms: int) -> str:
+    """A time as rows have theirs."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _migrate(connection: sqlite3.Connection, table: str, shape: Layout, *, history: bool) -> None:
     """Makes the table, or adds the columns that it lacks; a column that is no longer in the feed stays, and is empty in new rows."""
     wanted = {column.name: TYPES[column.kind] for column in shape.columns}
-    if shape.feed.append:
+    if shape.feed.append or history:
         wanted = {PARTITION: "INTEGER", OFFSET: "INTEGER"} | wanted
+    if history:
+        wanted |= dict.fromkeys(("valid_from", "valid_to"), TYPES["TIMESTAMP"])
     if shape.feed.versioned:
         wanted[VERSION] = "BIGINT"
     connection.execute("BEGIN IMMEDIATE")
@@ -272,13 +332,17 @@ def _migrate(connection: sqlite3.Connection, table: str, shape: Layout) -> None:
             for start, window in shape.starts.items()
         ]
         key = ", ".join(map(quoted, shape.key))
-        connection.execute(f"CREATE TABLE {quoted(table)} ({', '.join(columns)}, UNIQUE ({key}))")
+        unique = f"{PARTITION}, {OFFSET}" if history else key
+        connection.execute(f"CREATE TABLE {quoted(table)} ({', '.join(columns)}, UNIQUE ({unique}))")
+        if history:
+            index = quoted(f"{table}_valid")
+            connection.execute(f"CREATE INDEX {index} ON {quoted(table)} ({key}) WHERE valid_to IS NULL")
     else:
+        check_rows(table, there, wanted)
         for name, kind in wanted.items():
             if name not in there:
                 connection.execute(f"ALTER TABLE {quoted(table)} ADD COLUMN {quoted(name)} {kind}")
             elif there[name] != kind:
-                connection.execute("ROLLBACK")
                 raise UsageError(
                     f"table {table!r}: column {name!r} has another type",
                     got=there[name],

@@ -15,6 +15,7 @@ from headwater.change import Change
 from headwater.errors import Away, HeadwaterError
 
 __all__ = [
+    "SESSION_MS",
     "Batch",
     "Beginning",
     "Carrying",
@@ -26,6 +27,10 @@ __all__ = [
     "Superseded",
     "Target",
 ]
+
+
+SESSION_MS = 6_000
+"""How long the partitions of a killed process wait for another: the least that Kafka allows by default. One that was given up too soon does no harm, its claims are passed."""
 
 
 class Feed(msgspec.Struct, frozen=True):
@@ -43,6 +48,8 @@ class Feed(msgspec.Struct, frozen=True):
     """Whether each record is a row of its own; otherwise the newest of a key is its row, and one without value deletes it."""
     enveloped: bool = False
     """Whether records are in Debezium's envelope; a store gets the rows inside."""
+    session_ms: int = SESSION_MS
+    """How long the process that holds a partition may be away before another may have it."""
     versioned: bool = False
     """Whether changes carry a version: those of a real-time view, where an older row may come behind a newer one."""
 
@@ -52,7 +59,8 @@ class Batch(msgspec.Struct, frozen=True):
 
     changes: Sequence[Change]
     upto: Mapping[int, int]
-    """Every partition of the changes is in it; one without changes has only markers or compacted records to pass."""
+    """Every partition of the changes is in it; one without changes has only markers or compacted records to pass, or asks whether the
+    partition still stands there."""
 
 
 class Store(Protocol):
@@ -67,8 +75,8 @@ class Store(Protocol):
     def apply(self, batch: Batch) -> None:
         """Makes a batch take effect with its offsets, all of it or nothing; done when it returns.
 
-        Superseded: another has claimed one of the partitions, and nothing was written. Poison: one change can never be taken in, and
-        nothing was written. Away: the store did not answer, and it is not known whether the batch took effect. Full: nothing was written.
+        Superseded: another has claimed one of the partitions, or it does not stand where it was left (the store was restored from an older
+        copy), and nothing was written. Poison: one change can never be taken in, and nothing was written. Away: the store did not answer, and it is not known whether the batch took effect. Full: nothing was written.
         """
 
     def reset(self) -> None:
@@ -92,7 +100,7 @@ class Dated(Protocol):
         """Remembers the id of the topic that fills the store."""
 
     def at_ms(self) -> Mapping[int, int]:
-        """By partition, the time of the last record that was applied, or when a batch without changes for it was: the end was reached then."""
+        """By partition, the time up to which it is known to be complete: `known_ms` of what was applied. It never goes back but by `reset`."""
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from headwater.errors import Away, UsageError, one_line
 from headwater.sink.arrow import Arrow
 from headwater.sink.columns import kind
 from headwater.sink.driver import driver
-from headwater.sink.rows import Newest, fresh, moved, newest
+from headwater.sink.rows import Newest, check_offset, fresh, moved, newest
 from headwater.sink.store import Batch, Feed, Store, Superseded
 
 __all__ = ["Delta"]
@@ -99,10 +99,13 @@ class _Store:
         self._offsets: dict[int, int] = {}
         self._commits = 0
         self._failed = self._library.exceptions.CommitFailedError
+        self._path = path
         self._table = self._asked(lambda: self._opened(path))
 
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
+        """Opens the table anew: one that was restored from an older copy cannot be brought up to date, the library says."""
         numbers = sorted(partitions)
+        self._table = self._asked(lambda: self._opened(self._path))
 
         def take() -> dict[int, tuple[int, int]]:
             held = {number: self._state(number) for number in numbers}
@@ -167,6 +170,8 @@ class _Store:
                 )
         if seen == states:
             return  # a commit of ours that was reported as failed, or nothing has moved
+        for number, (_, offset) in seen.items():
+            check_offset(self._feed.sink, number, offset, self._offsets.get(number))
         if self._feed.append:
             if rows.num_rows:
                 self._library.write_deltalake(
