@@ -95,6 +95,50 @@ def table(found: list[Event], topic: str) -> dict[str, Any]:
     return rows
 
 
+def once_in_order(found: list[Event]) -> None:
+    """Every change of a row once, and in the order of the database's log; one that comes again or too late raises.
+
+    Rows of a snapshot stand for a moment, and changes that it has not seen may have been written into the log before: they come once.
+    """
+    last: dict[tuple[str, str], tuple[Any, ...]] = {}
+    read: set[tuple[Any, ...]] = set()
+    for event in found:
+        if event.key is None or event.value is None or "source" not in event.value:
+            continue
+        row, op, source = (event.topic, json.dumps(event.key)), event.value["op"], event.value["source"]
+        place = (source["lsn"],) if "lsn" in source else (source["file"], source["pos"], source["row"])
+        if source["snapshot"] == "false":
+            before = last.get(row)
+            assert before is None or place > before, f"{row} {op} at {place} comes behind {before}"
+            last[row] = place
+        else:
+            assert (*row, op, place) not in read, f"{row} {op} comes twice from the snapshot at {place}"
+            read.add((*row, op, place))
+
+
+def by_key(found: list[Event], topic: str) -> dict[str, Any]:
+    """The rows of a reader who passes over truncates, as views and sinks do."""
+    rows: dict[str, Any] = {}
+    for event in found:
+        if event.topic != topic or event.key is None:
+            continue
+        after = None if event.value is None else event.value["after"]
+        if after is None:
+            rows.pop(json.dumps(event.key), None)
+        else:
+            rows[json.dumps(event.key)] = after
+    return rows
+
+
+def notices(log: str, name: str) -> list[dict[str, Any]]:
+    """What a capture has told."""
+    client = Client(log)
+    try:
+        return [json.loads(message.value()) for message in client.read([f"{name}.notifications"])]
+    finally:
+        client.close()
+
+
 @contextlib.contextmanager
 def running(feed: Feed) -> Iterator[None]:
     """A capture in a thread, ended at the end; what it has raised is raised."""
