@@ -74,8 +74,18 @@ def _parsed(value: bytes | None) -> Any:
 
 
 def table(found: list[Event], topic: str) -> dict[str, Any]:
-    """The rows that a topic leaves, by key; what a reader must not see raises."""
+    """The rows that a topic leaves, by key; what a reader must not see raises.
+
+    A truncate takes no row away here: each of them is deleted, and a truncate in one partition says nothing of when in the others.
+    """
     rows: dict[str, Any] = {}
+    anew = any(
+        event.topic == topic
+        and event.value is not None
+        and event.value["op"] == "t"
+        and event.value["source"]["snapshot"] == "true"
+        for event in found
+    )
     for event in found:
         if event.topic != topic:
             continue
@@ -83,14 +93,13 @@ def table(found: list[Event], topic: str) -> dict[str, Any]:
         if event.value is None:
             assert key not in rows
         elif event.value["op"] == "t":
-            rows.clear()
+            continue
         elif event.value["op"] == "d":
-            # A table that begins anew is truncated, and what does not come again is deleted for those who pass over truncates.
-            anew = event.value["source"]["snapshot"] == "true"
-            assert key in rows or anew, f"{key} is deleted and was not there"
-            rows.pop(key, None)
+            assert key in rows, f"{key} is deleted and was not there"
+            rows.pop(key)
         else:
-            assert (key in rows) == (event.value["op"] == "u"), f"{key} {event.value['op']}"
+            again = anew and event.value["op"] == "r"
+            assert again or (key in rows) == (event.value["op"] == "u"), f"{key} {event.value['op']}"
             rows[key] = event.value["after"]
     return rows
 
