@@ -74,8 +74,18 @@ def _parsed(value: bytes | None) -> Any:
 
 
 def table(found: list[Event], topic: str) -> dict[str, Any]:
-    """The rows that a topic leaves, by key; what a reader must not see raises."""
+    """The rows that a topic leaves, by key; what a reader must not see raises.
+
+    A truncate takes no row away here: each of them is deleted, and a truncate in one partition says nothing of when in the others.
+    """
     rows: dict[str, Any] = {}
+    anew = any(
+        event.topic == topic
+        and event.value is not None
+        and event.value["op"] == "t"
+        and event.value["source"]["snapshot"] == "true"
+        for event in found
+    )
     for event in found:
         if event.topic != topic:
             continue
@@ -83,16 +93,59 @@ def table(found: list[Event], topic: str) -> dict[str, Any]:
         if event.value is None:
             assert key not in rows
         elif event.value["op"] == "t":
-            rows.clear()
+            continue
         elif event.value["op"] == "d":
-            # A table that begins anew is truncated, and what does not come again is deleted for those who pass over truncates.
-            anew = event.value["source"]["snapshot"] == "true"
-            assert key in rows or anew, f"{key} is deleted and was not there"
-            rows.pop(key, None)
+            assert key in rows, f"{key} is deleted and was not there"
+            rows.pop(key)
         else:
-            assert (key in rows) == (event.value["op"] == "u"), f"{key} {event.value['op']}"
+            again = anew and event.value["op"] == "r"
+            assert again or (key in rows) == (event.value["op"] == "u"), f"{key} {event.value['op']}"
             rows[key] = event.value["after"]
     return rows
+
+
+def once_in_order(found: list[Event]) -> None:
+    """Every change of a row once, and in the order of the database's log; one that comes again or too late raises.
+
+    Rows of a snapshot stand for a moment, and changes that it has not seen may have been written into the log before: they come once.
+    """
+    last: dict[tuple[str, str], tuple[Any, ...]] = {}
+    read: set[tuple[Any, ...]] = set()
+    for event in found:
+        if event.key is None or event.value is None or "source" not in event.value:
+            continue
+        row, op, source = (event.topic, json.dumps(event.key)), event.value["op"], event.value["source"]
+        place = (source["lsn"],) if "lsn" in source else (source["file"], source["pos"], source["row"])
+        if source["snapshot"] == "false":
+            before = last.get(row)
+            assert before is None or place > before, f"{row} {op} at {place} comes behind {before}"
+            last[row] = place
+        else:
+            assert (*row, op, place) not in read, f"{row} {op} comes twice from the snapshot at {place}"
+            read.add((*row, op, place))
+
+
+def by_key(found: list[Event], topic: str) -> dict[str, Any]:
+    """The rows of a reader who passes over truncates, as views and sinks do."""
+    rows: dict[str, Any] = {}
+    for event in found:
+        if event.topic != topic or event.key is None:
+            continue
+        after = None if event.value is None else event.value["after"]
+        if after is None:
+            rows.pop(json.dumps(event.key), None)
+        else:
+            rows[json.dumps(event.key)] = after
+    return rows
+
+
+def notices(log: str, name: str) -> list[dict[str, Any]]:
+    """What a capture has told."""
+    client = Client(log)
+    try:
+        return [json.loads(message.value()) for message in client.read([f"{name}.notifications"])]
+    finally:
+        client.close()
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ def kill_often(
 
 
 class Workload:
-    """Transactions of inserts, updates, deletes, key changes, savepoints that are rolled back, rollbacks, large ones and DDL."""
+    """Transactions of inserts, updates, deletes, key changes, savepoints that are rolled back, rollbacks, large ones, TRUNCATE and DDL."""
 
     insert = "INSERT INTO {table} VALUES ({key}, 'é😀', 0) ON CONFLICT DO NOTHING"
     move = (
@@ -117,6 +117,8 @@ class Workload:
                 self._execute(connection, "ROLLBACK TO s")
         if rng.random() < 0.1:
             self._large(connection)
+        if rng.random() < 0.02:
+            self._execute(connection, f"TRUNCATE {rng.choice(TABLES[:2])}")
         if rng.random() < 0.02:
             self._columns += 1
             self._execute(

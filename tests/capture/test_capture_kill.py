@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from captured import CaptureProcess, database, events, table
+from captured import CaptureProcess, database, events, once_in_order, table
 from captureload import TABLES, Workload, kill_often, make
 from databases import PostgresProcess
 from servers import wait_until
@@ -38,6 +38,7 @@ def source_rows(url: str, name: str) -> dict[int, dict]:
 
 def same(log: str, name: str, url: str) -> bool:
     found = events(log, name)
+    once_in_order(found)
     for each in TABLES:
         source = source_rows(url, each)
         got = {row["id"]: row for row in table(found, f"{name}.public.{each}").values()}

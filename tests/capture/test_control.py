@@ -4,13 +4,12 @@ import json
 import sqlite3
 import uuid
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from captured import events, execute, running, streaming, table
+from captured import events, execute, notices, running, streaming, table
 from headwater.capture import MariaDB, Polling, Postgres, Sqlite
 from headwater.capture.control import Command, send
 from headwater.capture.feed import Feed
@@ -27,14 +26,6 @@ from servers import wait_until
 def name(monkeypatch) -> str:
     monkeypatch.setattr("headwater.capture.postgres.ALIVE_S", 0.1)
     return f"ctl{uuid.uuid4().hex[:8]}"
-
-
-def notices(log: str, name: str) -> list[dict[str, Any]]:
-    client = Client(log)
-    try:
-        return [json.loads(message.value()) for message in client.read([f"{name}.notifications"])]
-    finally:
-        client.close()
 
 
 def told(log: str, name: str) -> list[str]:
@@ -115,7 +106,7 @@ def test_a_table_that_loses_its_key_stops_alone_until_it_begins_anew(name, url, 
         wait_until(lambda: ids("t") == [1, 3])
     stopped = [notice for notice in notices(log, name) if notice["what"] == "table stopped"]
     assert [notice["table"] for notice in stopped] == ["public.t"]
-    assert "dropped its key (id)" in stopped[0]["text"]
+    assert "its key (id integer) is gone" in stopped[0]["text"]
 
 
 def test_rows_that_are_passed_over_do_not_end_a_transaction(name, url, monkeypatch):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from captured import by_key, committed, events, execute, running
 from captured import database as new_database
-from captured import events, execute, running
 from capturedb import Shop
 from headwater.capture import MariaDB, Polling, Postgres, Sqlite
 from headwater.capture.declared import Database
@@ -89,16 +89,9 @@ def test_rows_and_changes_come_once_also_over_a_restart(captured, bootstrap: str
 
 
 def known_by_key(log: str, topic: str) -> dict[int, int]:
-    """The rows of a reader who passes over truncates, as views and sinks do."""
-    rows: dict[int, int] = {}
-    for event in events(log, topic.partition(".")[0]):
-        if event.topic == topic and event.key is not None:
-            after = None if event.value is None else event.value["after"]
-            if after is None:
-                rows.pop(event.key["id"], None)
-            else:
-                rows[after["id"]] = after["price"]
-    return rows
+    """The prices that a reader who passes over truncates ends with."""
+    rows = by_key(events(log, topic.partition(".")[0]), topic)
+    return {row["id"]: row["price"] for row in rows.values()}
 
 
 def test_rows_that_a_new_snapshot_does_not_have_are_deleted_one_by_one(captured, broker, tmp_path):
@@ -119,3 +112,56 @@ def test_rows_that_a_new_snapshot_does_not_have_are_deleted_one_by_one(captured,
     assert [event.key for event in events(log, name) if event.value and event.value["op"] == "d"] == [
         {"id": 1}
     ]
+
+
+EMPTYING = {
+    "postgres": [
+        "BEGIN; INSERT INTO item VALUES (4, 40); TRUNCATE item; INSERT INTO item VALUES (2, 22); COMMIT"
+    ],
+    "mariadb": ["INSERT INTO item VALUES (4, 40)", "TRUNCATE item", "INSERT INTO item VALUES (2, 22)"],
+    "sqlite": [
+        "INSERT INTO item VALUES (4, 40)",
+        "DROP TABLE item",
+        "CREATE TABLE item (id INTEGER PRIMARY KEY, price INTEGER)",
+        "INSERT INTO item VALUES (2, 22)",
+    ],
+}
+
+
+@both_logs
+def test_rows_of_a_table_that_is_emptied_are_deleted_one_by_one(captured, bootstrap, tmp_path):
+    database, of, run = captured
+    if database.kind == "polling":
+        pytest.skip("polling does not see deletes")
+    name, log = f"c{uuid.uuid4().hex[:8]}", bootstrap
+    run("CREATE TABLE item (id INTEGER PRIMARY KEY, price INTEGER)")
+    run("INSERT INTO item VALUES (1, 10), (2, 20), (3, 30)")
+    with running(Feed(name, database.open(name, tmp_path), log, partitions=3)):
+        wait_until(lambda: len(known_by_key(log, f"{name}.{of}")) == 3)
+        for statement in EMPTYING[database.kind]:
+            run(statement)
+        wait_until(lambda: known_by_key(log, f"{name}.{of}") == {2: 22})
+    for statement in EMPTYING[database.kind]:
+        run(statement)
+    run("INSERT INTO item VALUES (5, 50)")
+    with running(Feed(name, database.open(name, tmp_path), log, partitions=3)):
+        wait_until(lambda: known_by_key(log, f"{name}.{of}") == {2: 22, 5: 50})
+    said = [event for event in events(log, name) if event.value is not None]
+    gone = sorted(event.key["id"] for event in said if event.value["op"] == "d")
+    assert gone.count(1) == gone.count(3) == 1, "what is gone already is not deleted again"
+    database.remove(name)
+
+
+def test_rows_of_a_large_transaction_that_a_truncate_takes_back_are_deleted(postgres, broker, tmp_path):
+    """They are in the log already, and not committed: nobody but the capture itself can know of them."""
+    database, of, run = of_postgres(postgres, tmp_path)
+    name, log = f"c{uuid.uuid4().hex[:8]}", broker.bootstrap
+    run("CREATE TABLE item (id INTEGER PRIMARY KEY, price INTEGER)")
+    with running(Feed(name, database.open(name, tmp_path), log)):
+        wait_until(lambda: committed(log, name))
+        run(
+            "BEGIN; INSERT INTO item SELECT i, 0 FROM generate_series(1, 30000) i; TRUNCATE item;"
+            " INSERT INTO item VALUES (7, 70); TRUNCATE item; INSERT INTO item VALUES (8, 80); COMMIT"
+        )
+        wait_until(lambda: known_by_key(log, f"{name}.{of}") == {8: 80})
+    database.remove(name)

@@ -44,7 +44,7 @@ def test_changes_come_in_debeziums_envelope(shop):
         shop.name,
         "t",
     )
-    assert value["source"]["ts_ms"] == first.timestamp_ms
+    assert value["source"]["ts_ms"] == first.committed_ms
 
 
 def test_a_changed_key_is_a_delete_and_a_create(shop):

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from captured import CaptureProcess, events, table
+from captured import CaptureProcess, events, once_in_order, table
 from capturedb import Shop
 from captureload import TABLES, MariaWorkload, kill_often
 from databases import MariaDBProcess
@@ -47,6 +47,7 @@ def asked(server: MariaDBProcess, query: str) -> list[dict]:
 
 def same(log: str, name: str, server: MariaDBProcess) -> bool:
     found = events(log, name)
+    once_in_order(found)
     for each in TABLES:
         source = {row["id"]: row for row in asked(server, f"SELECT * FROM {each}")}
         got = {row["id"]: row for row in table(found, f"{name}.kills.{each}").values()}

@@ -287,3 +287,15 @@ def test_a_killed_reader_goes_on_without_a_gap(path, db, tmp_path):
     rest = [after["id"] for _, _, after in changes(read(path, db, position))]
 
     assert [row["id"] for _, rows in lines() for row in rows] + rest == list(range(1, 602))
+
+
+def test_a_key_that_is_renamed_empties_the_table_before_its_rows_come_again(path, db):
+    install(db, ["t"])
+    db.execute("INSERT INTO t VALUES (1, 'a')")
+    db.execute("ALTER TABLE t RENAME id TO no")
+    install(db, ["t"], rows=True)
+    parts = read(path, db, "0")
+
+    assert [op for op, _, _ in changes(parts)] == ["c", "t", "r"]
+    assert [part.truncated for part in parts] == [True]
+    assert list(applied(records(parts))["shop.t"]) == [b'{"no":1}']

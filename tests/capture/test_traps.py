@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition
 from captured import (
     CaptureProcess,
     Event,
+    by_key,
     committed,
     database,
     drop_slots,
@@ -178,6 +179,74 @@ def test_a_table_that_was_left_out_for_a_while_begins_anew(name, url, broker):
         wait_until(lambda: table(events(log, name), f"{name}.public.u"))
     with running(feed("t", "u")):
         wait_until(lambda: list(table(events(log, name), topic)) == ['{"id": 2}', '{"id": 3}'])
+
+
+LEFT_OUT = {
+    "made again": ("DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (2), (3)"),
+    "made again and published": (
+        "DROP TABLE t",
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (2), (3)",
+        "ALTER PUBLICATION {} ADD TABLE t",
+    ),
+    "not published": ("ALTER PUBLICATION {} DROP TABLE t", "DELETE FROM t", "INSERT INTO t VALUES (2), (3)"),
+    "not published for a while": (
+        "ALTER PUBLICATION {} DROP TABLE t",
+        "DELETE FROM t",
+        "INSERT INTO t VALUES (2), (3)",
+        "ALTER PUBLICATION {} ADD TABLE t",
+    ),
+}
+
+
+@pytest.fixture
+def watchful(monkeypatch):
+    monkeypatch.setattr("headwater.capture.postgres.HEARTBEAT_S", 0.5)
+
+
+@pytest.mark.usefixtures("watchful")
+@pytest.mark.parametrize("running_meanwhile", [False, True], ids=["down", "running"])
+@pytest.mark.parametrize("statements", LEFT_OUT.values(), ids=LEFT_OUT)
+def test_a_table_that_the_server_did_not_publish_for_a_while_begins_anew(
+    name, url, broker, statements, running_meanwhile
+):
+    log, topic = broker.bootstrap, f"{name}.public.t"
+    execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    execute(url, "INSERT INTO t VALUES (1), (2)")
+    said = [statement.format(slot_name(name)) for statement in statements]
+
+    def feed() -> Feed:
+        return Feed(name, PostgresSource(name, url, ("t", "u")), log)
+
+    def rows() -> set[int]:
+        return {row["id"] for row in by_key(events(log, name), topic).values()}
+
+    with running(feed()):
+        streaming(url, slot_name(name))
+        wait_until(lambda: rows() == {1, 2})
+        if running_meanwhile:
+            execute(url, *said)
+            wait_until(lambda: rows() == {2, 3})
+    if not running_meanwhile:
+        execute(url, *said)
+    with running(feed()):
+        wait_until(lambda: rows() == {2, 3})
+        execute(url, "INSERT INTO t VALUES (4)", "DELETE FROM t WHERE id = 2")
+        wait_until(lambda: rows() == {3, 4})
+    assert set(table(events(log, name), topic)) == {'{"id": 3}', '{"id": 4}'}
+
+
+def test_a_table_that_begins_anew_under_another_key_goes_on(name, url, broker):
+    log, topic = broker.bootstrap, f"{name}.public.t"
+    execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with running(Feed(name, PostgresSource(name, url, ("t",)), log)):
+        streaming(url, slot_name(name))
+    execute(url, "INSERT INTO t VALUES (2)", "DROP TABLE t", "CREATE TABLE t (no int PRIMARY KEY)")
+    execute(url, "INSERT INTO t VALUES (3)")
+    with running(Feed(name, PostgresSource(name, url, ("t",)), log)):
+        streaming(url, slot_name(name))
+        execute(url, "INSERT INTO t VALUES (4)")
+        wait_until(lambda: list(table(events(log, name), topic)) == ['{"no": 3}', '{"no": 4}'])
 
 
 def test_a_binlog_that_was_purged_stops_the_capture(name, mariadb):

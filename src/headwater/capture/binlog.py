@@ -122,6 +122,8 @@ class Query(NamedTuple):
     schema: str
     statement: str
     timestamp: int
+    end: int = 0
+    """The position in its file behind this event."""
 
 
 class Xid(NamedTuple):
@@ -243,11 +245,11 @@ class Decoder:
     def _rotate(self, b: bytes, end: int, *_: int) -> Event:
         return Rotate(b[27:end].decode(), int.from_bytes(b[19:27], "little"))
 
-    def _query(self, b: bytes, end: int, timestamp: int, *_: int) -> Event:
-        return Query(*_statement(b, end, packed=False), timestamp)
+    def _query(self, b: bytes, end: int, timestamp: int, _: int, position: int) -> Event:
+        return Query(*_statement(b, end, packed=False), timestamp, position)
 
-    def _query_compressed(self, b: bytes, end: int, timestamp: int, *_: int) -> Event:
-        return Query(*_statement(b, end, packed=True), timestamp)
+    def _query_compressed(self, b: bytes, end: int, timestamp: int, _: int, position: int) -> Event:
+        return Query(*_statement(b, end, packed=True), timestamp, position)
 
     def _gtid(self, b: bytes, _end: int, _timestamp: int, server: int, _position: int) -> Event:
         number, domain, flags = _GTID.unpack_from(b, 19)

@@ -151,7 +151,7 @@ class Around(NamedTuple):
     made: str
     """A `stamp`."""
     at_ms: int
-    """The timestamp of its record: when it was committed."""
+    """When it was committed."""
 
 
 def created(around: Around, key: str | None, after: str, op: str = "c") -> Record:

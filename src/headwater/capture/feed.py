@@ -142,7 +142,7 @@ class Feed:
         batch = _Batch(self._clock.monotonic())
         with contextlib.closing(self._source.read(self.state.position)) as parts:  # type: ignore[type-var]
             routed = parts if self._outbox is None else self._outbox.through(parts)
-            for part in Forgotten(self._client).through(routed):
+            for part in Forgotten(self._client, self._publisher.flush, self._stay).through(routed):
                 self._take(part, batch)
                 if stop.is_set():
                     if batch.whole:
@@ -156,6 +156,11 @@ class Feed:
                     if (command := control.next()) is not None:
                         return command
         return None
+
+    def _stay(self) -> None:
+        """Says again what was said last, so that the database does not give us up."""
+        if self.state.position is not None:
+            self._source.confirm(self.state.position)
 
     def _rest(self, stop: threading.Event, control: Control) -> Command | None:
         """Paused: the database keeps its log for us, and is asked how much."""
@@ -242,7 +247,7 @@ class Feed:
             self._ensure(topic)
         self._publisher.send(records)
         batch.rows += len(records)
-        batch.at_ms = records[-1].timestamp_ms or batch.at_ms
+        batch.at_ms = records[-1].committed_ms or batch.at_ms
 
     def _ensure(self, topic: str) -> None:
         if topic not in self._topics:

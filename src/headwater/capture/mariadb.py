@@ -19,6 +19,7 @@ from headwater.capture.mariacounted import Counted
 from headwater.capture.marialag import Behind
 from headwater.capture.mariaplace import Place
 from headwater.capture.mariasnapshot import Snapshot
+from headwater.capture.mariastatement import names
 from headwater.capture.mariatables import Tables
 from headwater.capture.replica import Replica
 from headwater.capture.source import Part, Progress
@@ -156,7 +157,7 @@ class MariaDBSource:
                     continue
                 known = dict.fromkeys(tables.born, "") | (place.tables or {})
                 place = Place(part.position, known, chunks.pending, counted.stopped)
-                yield Part(part.records, str(place))
+                yield part._replace(position=str(place))
 
     def _stream(
         self, pieces: Iterator[list[bytes]], decoder: Decoder, assembled: Transactions, chunks: Chunks
@@ -253,8 +254,7 @@ class MariaDBSource:
 
     def _mentions(self, schema: str, statement: str) -> bool:
         """Whether a statement may be about a captured table: a word of it is the name of one."""
-        words = re.findall(r"(?:`?([\w$]+)`?\s*\.\s*)?`?([\w$]+)`?", statement)
-        return any(self._wants(database or schema, table) for database, table in words)
+        return any(self._wants(*name) for name in names(statement, schema))
 
     def _server_id(self) -> int:
         """The same for every run of this capture: the server ends a connection that another has taken over."""

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from headwater.capture.envelope import (
 )
 from headwater.capture.mariaplace import Place
 from headwater.capture.mariasnapshot import Snapshot, SnapshotTable
+from headwater.capture.mariastatement import names
 from headwater.capture.mariatypes import map_columns
 from headwater.capture.rowimage import Image, Layout, row_reader
 from headwater.capture.source import Part, Progress, Record
@@ -30,11 +31,6 @@ from headwater.errors import CaptureError
 __all__ = ["Tables"]
 
 KNOWN_MAX: Final = 10_000
-EMPTIED: Final = re.compile(
-    r"(?:truncate(?:\s+table)?|delete\s+from)\s+(?:`?([\w$]+)`?\s*\.\s*)?`?([\w$]+)`?\s*(?:$|;|/\*|wait\b|nowait\b)",
-    re.IGNORECASE,
-)
-NAMES: Final = re.compile(r"(?:`?([\w$]+)`?\s*\.\s*)?`?([\w$]+)`?")
 MARK: Final = "\0"
 
 _new = tuple.__new__
@@ -149,10 +145,6 @@ class Tables:
         )
         return Around(f"{self._name}.{table}", source, stamp(now), now // 1_000_000)
 
-    def of(self, topic: str) -> str:
-        """The table of a topic."""
-        return topic.removeprefix(f"{self._name}.")
-
     def cause(self, table: str) -> str | None:
         """The statement that has changed a table since its rows were seen last."""
         return self._statements.get(table)
@@ -215,21 +207,28 @@ class Tables:
                 found.append(_new(Record, (topic, name, text.encode("latin-1"), at_ms)))
         return found
 
-    def statement(self, query: Query, gtid: str, file: str) -> list[Record]:
-        """See `Changes.statement`."""
-        if not (emptied := EMPTIED.match(query.statement)):
-            for database, table in NAMES.findall(query.statement):
-                if self._wanted(database or query.schema, table):
-                    self._statements[f"{database or query.schema}.{table}"] = query.statement
-            return []
-        schema, name = emptied[1] or query.schema, emptied[2]
-        if not self._wanted(schema, name):
-            return []
+    def note(self, query: Query) -> None:
+        """A statement that may have changed tables: it stands with their next version."""
+        for table in self.captured(names(query.statement, query.schema)):
+            self._statements[table] = query.statement
+
+    def captured(self, given: Iterable[tuple[str, str]]) -> list[str]:
+        """Those of some tables that are captured, by their whole names."""
+        return [f"{schema}.{name}" for schema, name in given if self._wanted(schema, name)]
+
+    def truncated(self, table: str, query: Query, gtid: str, file: str) -> Record:
+        """A table that a statement has left without rows."""
+        schema, _, name = table.partition(".")
         at_ms = query.timestamp * 1000
         source = self._block(schema, name)(
-            **_moments(at_ms), gtid=f'"{gtid}"', file=piece(file), pos=0, row=0
+            **_moments(at_ms), gtid=f'"{gtid}"', file=piece(file), pos=query.end, row=0
         )
-        return [truncated(Around(f"{self._name}.{schema}.{name}", source, self._stamp(), at_ms))]
+        return truncated(Around(f"{self._name}.{table}", source, self._stamp(), at_ms))
+
+    def described(self, table: TableMap) -> tuple[tuple[str, ...], tuple[ColumnSchema, ...]]:
+        """The key and the columns of a table map."""
+        columns = (self._known.get(id(table)) or self._learn(table)).columns
+        return tuple(columns[at].name for at in table.key), columns
 
     def _stamp(self) -> str:
         """The time of making, to a millisecond or so: asked for once for many small transactions."""
@@ -255,7 +254,7 @@ class Tables:
 
     def _described(self, table: _Table, gtid: str) -> list[Record]:
         name = f"{table.map.schema}.{table.map.name}"
-        key = [table.columns[at].name for at in table.map.key]
+        key, _ = self.described(table.map)
         statement = self._statements.pop(name, None)
         return self._versions.record(self._name, name, key, table.columns, position=gtid, statement=statement)
 

@@ -16,7 +16,7 @@ from headwater.errors import CaptureError, UsageError
 __all__ = ["Outbox", "check_outbox", "outbox_record", "routed"]
 
 
-def outbox_record(row: Mapping[str, Any], prefix: str, timestamp_ms: int) -> Record:
+def outbox_record(row: Mapping[str, Any], prefix: str, committed_ms: int) -> Record:
     """The record of one row; a payload that is not text goes out as JSON."""
     try:
         kind, aggregate, payload = row["aggregatetype"], row["aggregateid"], row["payload"]
@@ -32,7 +32,7 @@ def outbox_record(row: Mapping[str, Any], prefix: str, timestamp_ms: int) -> Rec
         )
     value = payload.encode() if isinstance(payload, str) else msgspec.json.encode(payload)
     return Record(
-        f"{prefix}.{kind}", str(aggregate).encode(), None if payload is None else value, timestamp_ms
+        f"{prefix}.{kind}", str(aggregate).encode(), None if payload is None else value, committed_ms
     )
 
 
@@ -57,7 +57,7 @@ class Outbox:
         for part in parts:
             routed = [made for record in part.records for made in self._routed(record)]
             emptied = tuple(around for around in part.emptied if around.topic != self._topic)
-            yield Part(routed, part.position, emptied)
+            yield Part(routed, part.position, emptied, part.truncated)
 
     def _routed(self, record: Record) -> Iterator[Record]:
         if record.topic != self._topic:
@@ -65,7 +65,7 @@ class Outbox:
         elif record.value is not None:
             event = self._decoder.decode(record.value)
             if event.op in {"c", "r"} and event.after is not None:
-                yield outbox_record(event.after, self._prefix, record.timestamp_ms)
+                yield outbox_record(event.after, self._prefix, record.committed_ms)
 
 
 def routed(name: str, outbox: str | None) -> Outbox | None:

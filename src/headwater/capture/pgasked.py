@@ -1,11 +1,13 @@
 """What a PostgreSQL capture minds while it streams: versions of schemas that are news, tables that cannot go on, names as they were given."""
 
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
 from headwater.capture.control import Notice
+from headwater.capture.keychange import KeyColumn, key_change, way_out
+from headwater.capture.pgcatalog import Catalogue
 from headwater.capture.pgchanges import Described, Versions
-from headwater.capture.pgoutput import Relation
+from headwater.capture.pgoutput import Column, Relation
 from headwater.capture.source import Record
 from headwater.errors import CaptureError
 
@@ -13,6 +15,8 @@ __all__ = ["Guard", "NoticingVersions", "published_as"]
 
 NEVER = 1 << 64
 """No change of a table counts before this place in the log: it is stopped."""
+WRITTEN_ALIKE = {20: "integer", 21: "integer", 23: "integer", 25: "text", 1043: "text"}
+"""By oid: int8, int2, int4; text, varchar."""
 
 
 def published_as(given: str, tables: Mapping[str, str]) -> str:
@@ -32,10 +36,14 @@ class NoticingVersions(Versions):
         super().__init__()
         self.notices = notices
 
-    def key(self, table: str) -> tuple[str, ...]:
+    def key(self, table: str) -> tuple[Column, ...]:
         """The key of the newest version."""
         _, known = self._newest.get(table, (0, None))
-        return known[1] if isinstance(known, tuple) else ()
+        if not isinstance(known, tuple):
+            return ()
+        columns, key = known
+        by_name = {name: Column(name, oid, modifier, is_key=True) for name, oid, modifier in columns}
+        return tuple(by_name[name] for name in key)
 
     def knows(self, table: str) -> bool:
         """Whether a version of it was published: its topic has rows from before."""
@@ -58,7 +66,7 @@ class Guard:
 
     def __init__(
         self,
-        describe: Callable[[Relation], Described],
+        catalogue: Catalogue,
         versions: NoticingVersions,
         since: MutableMapping[str, int],
         stopped: Mapping[str, str],
@@ -66,7 +74,7 @@ class Guard:
         self.stopped = dict(stopped)
         self.at: Callable[[], int] = lambda: 0
         """Where the commit stands before which a table is described."""
-        self._describe = describe
+        self._catalogue = catalogue
         self._versions = versions
         self._since = since
         for table in stopped:
@@ -75,17 +83,31 @@ class Guard:
     def describe(self, relation: Relation) -> Described:
         """See `Catalogue.describe`; called for each version of a table before its first change."""
         table = f"{relation.schema}.{relation.name}"
-        found = self._describe(relation)
-        key = self._versions.key(table)
-        counts = self.at() >= self._since.get(table, 0)
-        if key and not found.key and counts:
-            self._stop(
-                table, f"ALTER TABLE has dropped its key ({', '.join(key)}): changes have no row to go to"
-            )
+        found = self._catalogue.describe(relation)
+        if self.at() < self._since.get(table, 0):
+            return found
+        known = self._versions.key(table)
+        names = tuple(column.name for column in known)
+        if set(names) == set(found.key):  # the log does not tell their order, and the catalogue is as of now
+            found = found._replace(key=names)
+        by_name = {column.name: column for column in relation.columns}
+        new = [by_name[name] for name in found.key]
+        if changed := key_change(self._columns(known), self._columns(new)):
+            self._stop(table, f"ALTER TABLE has changed it: {changed}", way_out(table, key=bool(new)))
         return found
 
-    def _stop(self, table: str, why: str) -> None:
+    def _columns(self, key: Iterable[Column]) -> list[KeyColumn]:
+        return [
+            KeyColumn(
+                column.name,
+                WRITTEN_ALIKE.get(column.oid, (column.oid, column.typmod)),
+                self._catalogue.type_name(column.oid, column.typmod),
+            )
+            for column in key
+        ]
+
+    def _stop(self, table: str, why: str, way: str) -> None:
         self._since[table] = NEVER
         self.stopped = self.stopped | {table: why}
-        text = f"{why}; give it a key again, then `headwater capture snapshot NAME app.py --table {table}`"
-        self._versions.notices.append(Notice("table stopped", time.time_ns() // 1_000_000, table, text))
+        notice = Notice("table stopped", time.time_ns() // 1_000_000, table, f"{why}; {way}")
+        self._versions.notices.append(notice)

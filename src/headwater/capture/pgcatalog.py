@@ -25,6 +25,19 @@ SELECT c.relreplident::text, c.relkind::text, greatest(c.reltuples, 0)::int8, a.
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.oid = {oid} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum
 """
+MEMBERS = """
+SELECT t.schemaname::text, t.tablename::text, c.oid::int8, coalesce((SELECT max(r.oid)::int8 FROM pg_publication_rel r
+    WHERE r.prpubid = p.oid AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))), 0)
+FROM pg_publication_tables t JOIN pg_publication p ON p.pubname = t.pubname
+JOIN pg_namespace n ON n.nspname = t.schemaname JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+WHERE t.pubname = {publication}
+"""
+UNIDENTIFIED = """
+SELECT t.schemaname::text, t.tablename::text FROM pg_publication_tables t
+JOIN pg_namespace n ON n.nspname = t.schemaname JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+WHERE t.pubname = {publication} AND c.relreplident <> 'f' AND NOT EXISTS (SELECT FROM pg_index i
+    WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+"""
 
 
 class Slot(NamedTuple):
@@ -89,6 +102,24 @@ class Catalogue:
         """The tables of a publication, by schema and name: partitions, or their roots, as it was made."""
         query = "SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = {} ORDER BY 1, 2"
         return [(schema, table) for schema, table in self.rows(query.format(string(publication)))]
+
+    def members(self, publication: str) -> dict[str, str]:
+        """By whole name, which table is published and by which entry: another text where it was dropped or left out in between."""
+        query = MEMBERS.format(publication=string(publication))
+        return {f"{schema}.{table}": f"{oid}/{entry}" for schema, table, oid, entry in self.rows(query)}
+
+    def unidentified(self, publication: str) -> set[tuple[str, str]]:
+        """The tables of a publication whose rows the server cannot tell apart: it refuses to update and delete them."""
+        query = UNIDENTIFIED.format(publication=string(publication))
+        return {(schema, table) for schema, table in self.rows(query)}
+
+    def type_name(self, oid: int, modifier: int) -> str:
+        """A type as SQL writes it; ``???`` for one that is gone."""
+        return str(self.rows(f"SELECT format_type({oid}, {modifier})")[0][0])
+
+    def exists(self, schema: str, name: str) -> bool:
+        """Whether there is a table of that name."""
+        return bool(self.rows(f"SELECT {regclass(schema, name)} IS NOT NULL")[0][0])
 
     def table(self, schema: str, name: str) -> Published:
         """A table as a Relation message would describe it now."""

@@ -139,6 +139,8 @@ class Changes:
         self.done = 0
         self.lsn = lsn
         self.transactions = 0
+        self.truncated = False
+        """Whether there may be a truncate among the records; for the caller to reset."""
         self.at_us = 0
         """When the last transaction was committed."""
         self._name = name
@@ -327,6 +329,7 @@ class Changes:
             table = self._tables.get(t[at : at + 4])
             if table is not None and self._begin.final_lsn >= table.since:
                 self.records.append(envelope.truncated(self._around(table, t)))
+                self.truncated = True
 
     def _message(self, t: str) -> None:
         """A logical message, as an event of ``<name>.message``; one outside of a transaction has no place in their order and is left out."""
@@ -355,4 +358,5 @@ class Changes:
         block = source_block(self._name, self._database, described.schema, described.name, "false")
         since = self._since.get(name, 0)
         self._tables[t[26:30]] = _Table(described, f"{self._name}.{name}", shape, block, since)
-        self.records += self._versions.record(self._name, described, there.key, self._begin.final_lsn)
+        if self._begin.final_lsn >= since:  # an older one than the snapshot has told of would be news again
+            self.records += self._versions.record(self._name, described, there.key, self._begin.final_lsn)

@@ -6,6 +6,7 @@ brings of that table from before the snapshot is passed over. So each change is 
 """
 
 import contextlib
+import logging
 import re
 import select
 import time
@@ -43,6 +44,8 @@ ALIVE_S = 1.0
 HEARTBEAT_S = 5.0
 """So often the server is asked how far it is, and told how far we are."""
 
+logger = logging.getLogger(__name__)
+
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """A position: of which server, behind which commit, and from where on each table's changes count."""
@@ -55,6 +58,8 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tables that are read again beside the stream, and how far that is."""
     stopped: dict[str, str] = {}
     """Tables that cannot go on, and why."""
+    members: dict[str, str] = {}
+    """By table, what the catalogue has called it and its entry in the publication since its snapshot (`Catalogue.members`)."""
     again: bool = False
     """Whether the topics have rows from before: a snapshot begins with a truncate then."""
 
@@ -98,6 +103,7 @@ class PostgresSource:
         self._place = Place("", "0/0")
         self._confirmed = 0
         self._said = 0.0
+        self._looked = 0.0
 
     def recall(self, records: list[bytes]) -> None:
         """The values of ``<name>.schema``: versions that are published already."""
@@ -151,6 +157,7 @@ class PostgresSource:
             catalogue = Catalogue(self._asking, self._decimals)
             catalogue.check_server()
             system, _, _, self._database = wire.command("IDENTIFY_SYSTEM")[0]
+            before = catalogue.members(self.slot)
             published = self._publish(catalogue)
             slot = catalogue.slot(self.slot)
             known = None if position is None else _decode(position)
@@ -159,12 +166,10 @@ class PostgresSource:
                 place, slot = Place(system, "0/0", again=True), None
             else:
                 place = self._check(catalogue, system, slot, known)
-            # A table that is not captured any more is forgotten: changes in between would be missing when it comes back.
-            names = {".".join(each) for each in published}
-            kept = {each: lsn for each, lsn in place.tables.items() if each in names}
-            place = self._place = msgspec.structs.replace(place, tables=kept)
+            place = self._place = _known(place, before, catalogue.members(self.slot))
             self._confirmed = slot.confirmed if slot else 0
             missing = [each for each in published if ".".join(each) not in place.tables]
+            self._warn(catalogue.unidentified(self.slot).intersection(missing))
             if slot is None or missing:
                 yield from self._snapshot(wire, missing, fresh=slot is None)
             yield from self._stream(wire, catalogue)
@@ -247,6 +252,17 @@ class PostgresSource:
         if have != set(wanted) and not found[0][0]:
             self._alter(f"ALTER PUBLICATION {self.slot} SET TABLE {', '.join(names)}")
         return catalogue.published(self.slot)
+
+    def _warn(self, tables: set[tuple[str, str]]) -> None:
+        """Of what publishing these tables does to who writes them."""
+        for schema, name in sorted(tables):
+            whole = f"{identifier(schema)}.{identifier(name)}"
+            text = (
+                "it has no replica identity: while it is published, the server refuses to update and delete its rows;"
+                f" give it a primary key, or ALTER TABLE {whole} REPLICA IDENTITY FULL"
+            )
+            logger.warning("capture %s: table %s.%s: %s", self.name, schema, name, text)
+            self.notices.append(Notice("no identity", time.time_ns() // 1_000_000, f"{schema}.{name}", text))
 
     def _alter(self, statement: str) -> None:
         try:
@@ -338,7 +354,7 @@ class PostgresSource:
     def _stream(self, wire: Wire, catalogue: Catalogue) -> Iterator[Part]:
         at = parse_lsn(self._place.lsn)
         since = {name: parse_lsn(lsn) for name, lsn in self._place.tables.items()}
-        self._guard = Guard(catalogue.describe, self._versions, since, self._place.stopped)
+        self._guard = Guard(catalogue, self._versions, since, self._place.stopped)
         changes = Changes(
             self.name,
             self._database,
@@ -357,12 +373,16 @@ class PostgresSource:
         )
         wire.command(f"START_REPLICATION SLOT {self.slot} LOGICAL {lsn_text(at)} ({options})")
         try:
-            yield from self._follow(wire, changes, take)
+            yield from self._follow(wire, catalogue, changes, take)
         finally:
             changes.close()
 
     def _follow(
-        self, wire: Wire, changes: Changes, take: Callable[[bytes], Iterator[None] | None]
+        self,
+        wire: Wire,
+        catalogue: Catalogue,
+        changes: Changes,
+        take: Callable[[bytes], Iterator[None] | None],
     ) -> Iterator[Part]:
         """Messages as they come. A part ends where the socket is empty, or where it is full."""
         chunks = self._chunks
@@ -381,6 +401,7 @@ class PostgresSource:
                     for _ in steps or (None,):
                         yield from self._parts(changes, 1)
                         self._say_in_time()
+                    self._look_in_time(catalogue)
                     size = 0
                 continue
             if count < 0:
@@ -391,6 +412,7 @@ class PostgresSource:
                 self.lag_bytes = max(0, _u64(message, 9) - changes.lsn) if message[:1] == b"w" else 0
                 told, wait_s = (changes.lsn, chunks.pending), QUIET_S
                 yield from self._parts(changes, 1 << 62)
+            self._look_in_time(catalogue)
             ready, _, _ = select.select([wire.pg.socket], [], [], wait_s)
             if ready:
                 wire.pg.consume_input()
@@ -414,13 +436,14 @@ class PostgresSource:
             rest = records[done:]
             changes.records, changes.done = rest, 0
             del records[done:]
-            yield Part(records, _encode(self._place))
+            yield Part(records, _encode(self._place), truncated=changes.truncated)
             records = rest
         elif not records:  # inside a transaction, of which nothing but rows that are passed over has come
             yield Part([], None)
         if len(records) >= most:
             changes.records = []
-            yield Part(records, None)
+            yield Part(records, None, truncated=changes.truncated)
+        changes.truncated = changes.truncated and bool(changes.records)
         changes.restamp()
 
     def _note(self, message: bytes, changes: Changes) -> None:
@@ -435,6 +458,18 @@ class PostgresSource:
         if time.monotonic() - self._said > HEARTBEAT_S:
             self._say(reply=True)
 
+    def _look_in_time(self, catalogue: Catalogue) -> None:
+        """Whether the server still sends what happens to the tables: one that was dropped and made again is not published by itself."""
+        if time.monotonic() - self._looked < HEARTBEAT_S:
+            return
+        self._looked = time.monotonic()
+        members = catalogue.members(self.slot)
+        for each in self._place.tables:
+            if members.get(each) != self._place.members.get(each) and catalogue.exists(*each.split(".", 1)):
+                raise Away(
+                    f"capture {self.name}: table {each} was made again or left out of publication {self.slot}; it begins anew"
+                )
+
     def _say(self, *, reply: bool = False) -> None:
         if self._wire is None:
             return
@@ -443,6 +478,19 @@ class PostgresSource:
             self._wire.status(self._confirmed, time.time_ns() // 1_000, reply=reply)
         except psycopg.Error:
             return  # not streaming yet, or no longer: the reader will meet it
+
+
+def _known(place: Place, before: dict[str, str], members: dict[str, str]) -> Place:
+    """The place without tables that were not captured for a while: changes in between are missing, so they begin anew.
+
+    `before` is what was published when we came; positions of older versions say nothing of that themselves.
+    """
+    was = before | place.members
+    tables = {
+        each: lsn for each, lsn in place.tables.items() if each in members and was.get(each) == members[each]
+    }
+    stopped = {each: why for each, why in place.stopped.items() if each in tables}
+    return msgspec.structs.replace(place, tables=tables, stopped=stopped, members=members)
 
 
 def _u64(message: bytes, at: int) -> int:

@@ -33,6 +33,7 @@ class Publisher:
         )
         self._held: dict[str, tuple[Texts, Texts]] = {}
         self._records = self._bytes = 0
+        self._open = False
 
     def claim(self) -> None:
         """Takes the name, and ends what its last holder has left open."""
@@ -44,6 +45,7 @@ class Publisher:
         """Opens a transaction."""
         with self._alone():
             self._transactions.begin()
+        self._open = True
 
     def send(self, records: Iterable[Record]) -> None:
         """Adds records to it, those of a topic in their order; their topics exist."""
@@ -63,15 +65,24 @@ class Publisher:
         if self._records >= HELD_RECORDS or self._bytes >= HELD_BYTES:
             self._hand_over()
 
+    def flush(self) -> None:
+        """Returns when all of it that was sent is in the log, for readers of what is not committed."""
+        self._hand_over()
+        if self._open:
+            with self._alone():
+                self._transactions.flush()
+
     def commit(self) -> None:
         """Ends it: all of it is in the log, durably, or nothing ever will be."""
         self._hand_over()
         with self._alone():
             self._transactions.commit()
+        self._open = False
 
     def abandon(self) -> None:
         """Ends it without a record of it, if the log is there to be told; never raises."""
         self._drop()
+        self._open = False
         self._transactions.abort(ABANDON_S)
 
     def close(self) -> None:

@@ -67,6 +67,7 @@ class Replica:
     def start(self, have: Gtids, *, checksum: bool) -> None:
         """The server begins to send; what it refuses comes with the first events."""
         cursor = self._connection.cursor()
+        cursor.execute("SET SESSION net_write_timeout = 3600")  # the log may keep us from reading for a while
         # Announced, or the server would not send what its checksums are made of as they stand.
         cursor.execute("SET @master_binlog_checksum = %s", ("CRC32" if checksum else "NONE",))
         cursor.execute(f"SET @master_heartbeat_period = {HEARTBEAT_S * 1_000_000_000}")

@@ -21,7 +21,8 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     """None behind a delete: the tombstone by which compaction forgets the key."""
-    timestamp_ms: int
+    committed_ms: int
+    """When the database committed it, for the lag; 0 if that is not known. The log stamps records with the time of their publication."""
 
 
 class Part(NamedTuple):
@@ -32,6 +33,8 @@ class Part(NamedTuple):
     """What `Source.read` goes on from; None inside a transaction or a table's snapshot that is not at its end."""
     emptied: "tuple[Around, ...]" = ()
     """What stands around the truncates in it with which topics begin anew: rows that are in them and do not come again are to be deleted."""
+    truncated: bool = False
+    """Whether there may be truncates of the stream among the records: the rows that they leave in topics are to be deleted."""
 
 
 class Progress(NamedTuple):

@@ -142,7 +142,9 @@ class SqliteSource:
                 ).fetchall()
                 position = rows[-1][0]
                 alive = time.monotonic()
-                yield Part(self._records(rows, writers), str(position) if position == end else None)
+                emptied = any(op == "t" for _, _, op, *_ in rows)
+                whole = str(position) if position == end else None
+                yield Part(self._records(rows, writers), whole, truncated=emptied)
             if time.monotonic() - alive > LIFE_S:
                 alive = time.monotonic()
                 yield Part([], None)

@@ -62,7 +62,7 @@ def last_number(db: sqlite3.Connection) -> int:
 def install(db: sqlite3.Connection, tables: Sequence[str], *, rows: bool = False) -> list[str]:
     """Puts triggers on tables that have none, or those of another shape; gives back the tables that were changed.
 
-    With `rows`, such a table's rows are entered too (as ``r``), behind a ``t`` where nobody watched it: what was written without a
+    With `rows`, such a table's rows are entered too (as ``r``), behind a ``t`` where nobody watched it or its key is another: what was written without a
     trigger that fits is not known otherwise. In one transaction, so that no writer comes between.
     """
     if all(_fits(db, table, shapes(db)) for table in tables):
@@ -76,10 +76,10 @@ def install(db: sqlite3.Connection, tables: Sequence[str], *, rows: bool = False
         known = shapes(db)
         changed = [table for table in tables if not _fits(db, table, known)]
         for table in changed:
-            watched = bool(_triggers(db, table))
-            number = _install(db, shape_of(db, table))
+            shape, before = shape_of(db, table), _watched(db, table, known)
+            number = _install(db, shape)
             if rows:
-                _enter_rows(db, shape_of(db, table), number, emptied=not watched)
+                _enter_rows(db, shape, number, emptied=before is None or before.key != shape.key)
     except BaseException:
         db.execute("ROLLBACK")
         raise
@@ -101,6 +101,12 @@ def remove(db: sqlite3.Connection) -> None:
 def _triggers(db: sqlite3.Connection, table: str) -> list[str]:
     found = db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", (table,))
     return [trigger for (trigger,) in found if trigger.startswith("_headwater_")]
+
+
+def _watched(db: sqlite3.Connection, table: str, known: dict[int, Shape]) -> Shape | None:
+    """The shape of the triggers that a table has."""
+    numbers = [int(trigger.rpartition("_")[2]) for trigger in _triggers(db, table)]
+    return known.get(max(numbers)) if numbers else None
 
 
 def _fits(db: sqlite3.Connection, table: str, known: dict[int, Shape]) -> bool:

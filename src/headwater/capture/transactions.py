@@ -50,6 +50,8 @@ class Transactions:
         self._file = ""
         self._begun = False
         self._savepoints: dict[str, int] = {}
+        self._truncated = False
+        """Whether there may be a truncate among the records."""
 
     def add(self, event: binlog.Event | None) -> None:
         """Takes in the next event of the stream."""
@@ -107,15 +109,16 @@ class Transactions:
     def parts(self) -> Iterator[Part]:
         """What is complete, and as much of an open transaction as fills a part."""
         if self._position is not None:
-            part = Part(self._records[: self._whole], self._position)
+            part = Part(self._records[: self._whole], self._position, truncated=self._truncated)
             del self._records[: self._whole]
             self._whole, self._position = 0, None
             yield part
         if self.full and self._records:
-            part = Part(self._records, None)
+            part = Part(self._records, None, truncated=self._truncated)
             self._records, self._cut = [], True
             yield part
-        self._bytes = 0 if not self._records else self._bytes
+        if not self._records:
+            self._bytes, self._truncated = 0, False
 
     def _commit(self) -> None:
         if self._gtid is not None:
@@ -153,7 +156,9 @@ class Transactions:
                 expected="binlog_format=ROW in every session",
                 hint="take a new snapshot: what the statement did cannot be known",
             )
-        self._records += self._changes.statement(query._replace(statement=text), self._name, self._file)
+        emptied = self._changes.statement(query._replace(statement=text), self._name, self._file)
+        self._records += emptied
+        self._truncated = self._truncated or bool(emptied)
         if self._gtid is not None and (self._gtid.standalone or (not self._gtid.server and not self._begun)):
             self._commit()
 

@@ -48,10 +48,14 @@ class Versions:
         """Whether a version of it was published."""
         return table in self._newest
 
-    def key(self, table: str) -> tuple[str, ...]:
-        """The key of the newest version."""
-        known = self._newest.get(table)
-        return () if known is None else known.key
+    def newest(self, table: str) -> TableSchema | None:
+        """Its newest version."""
+        return self._newest.get(table)
+
+    def tables(self, databases: Sequence[str]) -> list[tuple[str, str]]:
+        """Database and name of the tables in some databases."""
+        split = (table.partition(".") for table in self._newest)
+        return [(database, name) for database, _, name in split if database in databases]
 
     def record(
         self,
