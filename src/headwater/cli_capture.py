@@ -13,9 +13,6 @@ from headwater.errors import UsageError
 
 __all__ = ["capture"]
 
-SHOWN_EVERY_S = 0.2
-TOLD_EVERY_S = 10.0
-
 capture = typer.Typer(
     help="Captures: databases into change topics.",
     epilog=examples("headwater capture run shop app.py", "headwater capture status"),
@@ -34,6 +31,7 @@ def capture_run(
     """One capture in this process, against the log of the settings, until Ctrl-C; `headwater up` runs those of an application."""
     from headwater.capture.feed import Feed
     from headwater.cli import begin, stop_on_signals
+    from headwater.cli_progress import show
 
     settings = begin(supervised=supervised)
     database = _declared(app, name)
@@ -44,7 +42,7 @@ def capture_run(
     feed = Feed(name, source, settings.access, partitions=partitions, outbox=database.routed(name))
     stop = stop_on_signals()
     over = threading.Event()
-    shown = threading.Thread(target=_show, args=(source, over), daemon=True)
+    shown = threading.Thread(target=show, args=(source, over), daemon=True)
     shown.start()
     try:
         feed.run(stop)
@@ -261,34 +259,3 @@ def _declared(app: Path, name: str) -> Any:
     if name not in found:
         raise UsageError(f"{app} declares no capture {name!r}", hint=f"there is {', '.join(found) or 'none'}")
     return found[name].database
-
-
-def _show(source: Any, over: threading.Event) -> None:
-    """A bar for the table whose snapshot is read, on a terminal; its figures as lines of the log otherwise."""
-    import logging
-
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    logger, last = logging.getLogger(__name__), None
-    if not Console(stderr=True).is_terminal:
-        while not over.wait(TOLD_EVERY_S):
-            if (now := getattr(source, "progress", None)) is not None and now != last:
-                last = now
-                logger.info("snapshot of %s: %d rows of about %d", now.table, now.rows, now.about)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.speed:,.0f} rows/s"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, Any] = {}
-        while not over.wait(SHOWN_EVERY_S):
-            now = getattr(source, "progress", None)
-            if now is not None:
-                if now.table not in tasks:
-                    tasks[now.table] = bars.add_task(now.table, total=now.about)
-                bars.update(tasks[now.table], completed=now.rows, total=max(now.about, now.rows))

@@ -163,7 +163,8 @@ class Feed:
         while not stop.wait(PAUSED_S):
             self._watch()
             if self._notices or self._retained != self.state.retained_bytes:
-                self._save(msgspec.structs.replace(self.state, retained_bytes=self._retained))
+                state = msgspec.structs.replace(self.state, retained_bytes=self._retained)
+                self._save(msgspec.structs.replace(state, lag_bytes=getattr(self._source, "lag_bytes", 0)))
             if (command := control.next()) is not None:
                 return command
         return None

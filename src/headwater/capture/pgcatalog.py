@@ -120,6 +120,10 @@ class Catalogue:
         plugin, database, active, confirmed, lost = found[0]
         return Slot(plugin, database, active, parse_lsn(confirmed or "0/0"), lost)
 
+    def end(self) -> int:
+        """Where the server's log ends now."""
+        return parse_lsn(self.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0])
+
     def retained_bytes(self, slot: str) -> int:
         """How much of the log the server keeps for a slot."""
         found = self.rows(

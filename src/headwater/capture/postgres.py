@@ -42,6 +42,8 @@ QUIET_S = 0.05
 ALIVE_S = 1.0
 HEARTBEAT_S = 5.0
 """So often the server is asked how far it is, and told how far we are."""
+LAG_S = 1.0
+"""So old may be what the server has said of the end of its log."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -84,7 +86,6 @@ class PostgresSource:
         self.limit_bytes = limit_bytes
         self.slot = slot_name(name)
         self.progress: Progress | None = None
-        self.lag_bytes = 0
         self._url = url
         self._tables = tables
         self._root = root
@@ -98,6 +99,8 @@ class PostgresSource:
         self._place = Place("", "0/0")
         self._confirmed = 0
         self._said = 0.0
+        self._end = 0
+        self._looked = -LAG_S
 
     def recall(self, records: list[bytes]) -> None:
         """The values of ``<name>.schema``: versions that are published already."""
@@ -137,10 +140,24 @@ class PostgresSource:
         with failures(f"capture {self.name}"):
             connection = self._asking or connect(self._url)
             try:
+                self._look(Catalogue(connection))
                 return Catalogue(connection).retained_bytes(self.slot)
             finally:
                 if connection is not self._asking:
                     connection.close()
+
+    @property
+    def lag_bytes(self) -> int:
+        """How much the server has written behind what was read. A message does not tell: its end of the log is its own place."""
+        if self._asking is not None and time.monotonic() - self._looked >= LAG_S:
+            with contextlib.suppress(psycopg.Error):  # who reads meets it too, and says so
+                self._look(Catalogue(self._asking))
+        at = parse_lsn(self._place.lsn)
+        return max(0, self._end - at) if at else 0
+
+    def _look(self, catalogue: Catalogue) -> None:
+        self._looked = time.monotonic()
+        self._end = catalogue.end()
 
     def read(self, position: str | None) -> Iterator[Part]:
         self.close()
@@ -202,7 +219,7 @@ class PostgresSource:
                 expected=f"{place.lsn} or before",
                 hint=way_out,
             )
-        end = parse_lsn(catalogue.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0])
+        end = catalogue.end()
         if at > end:
             raise CaptureError(
                 f"{what}: the position is newer than the server's log; was it restored from a backup?",
@@ -366,7 +383,7 @@ class PostgresSource:
     ) -> Iterator[Part]:
         """Messages as they come. A part ends where the socket is empty, or where it is full."""
         chunks = self._chunks
-        get, message = wire.pg.get_copy_data, b""
+        get = wire.pg.get_copy_data
         wait_s, told, size = QUIET_S, (changes.lsn, chunks.pending), 0
         while True:
             count, data = get(1)
@@ -388,7 +405,6 @@ class PostgresSource:
                 raise Away(f"capture {self.name}: the server has ended the stream")
             chunks.step()
             if changes.done or (changes.lsn, chunks.pending) != told:
-                self.lag_bytes = max(0, _u64(message, 9) - changes.lsn) if message[:1] == b"w" else 0
                 told, wait_s = (changes.lsn, chunks.pending), QUIET_S
                 yield from self._parts(changes, 1 << 62)
             ready, _, _ = select.select([wire.pg.socket], [], [], wait_s)
