@@ -42,8 +42,14 @@ class Database(Protocol):
     def anew(self) -> str:
         """The position of a capture that has published before and takes its snapshot again."""
 
+    def prepare(self, name: str, *, begun: bool) -> list[str]:
+        """Checks settings and rights, and puts into the database what the capture needs there; says what it did. Idempotent.
+
+        Of one that has `begun`, what is missing is not made again, since changes went with it: CaptureError, with the way out.
+        """
+
     def remove(self, name: str) -> None:
-        """Takes away what the capture has left in the database."""
+        """Takes away what the capture has left in the database, also while it runs. Idempotent."""
 
 
 class Concealing(msgspec.Struct, frozen=True):
@@ -118,6 +124,9 @@ class Postgres(Concealing, frozen=True):
         from headwater.capture.postgres import anew  # noqa: PLC0415  declaring loads no driver
 
         return anew()
+
+    def prepare(self, name: str, *, begun: bool) -> list[str]:
+        return self._source(name, None).prepare(begun=begun)
 
     def remove(self, name: str) -> None:
         self._source(name, None).remove()

@@ -1,9 +1,12 @@
 """Catalogue: what a PostgreSQL server says of itself, its tables and their keys, and what a capture needs of it."""
 
+import contextlib
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from headwater.capture.pgchanges import Described
+from headwater.capture.pgconnect import psycopg
 from headwater.capture.pgoutput import Column, Relation, parse_lsn
 from headwater.capture.pgtypes import Decimals, Type, Types
 from headwater.errors import CaptureError
@@ -25,6 +28,7 @@ SELECT c.relreplident::text, c.relkind::text, greatest(c.reltuples, 0)::int8, a.
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.oid = {oid} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum
 """
+DROP_AGAIN_S = 0.1
 
 
 class Slot(NamedTuple):
@@ -119,6 +123,31 @@ class Catalogue:
             return None
         plugin, database, active, confirmed, lost = found[0]
         return Slot(plugin, database, active, parse_lsn(confirmed or "0/0"), lost)
+
+    def drop_slot(self, name: str, wait_s: float) -> None:
+        """Drops a slot; who reads from it is ended first, since one that is in use cannot be dropped."""
+        limit = time.monotonic() + wait_s
+        while found := self.rows(
+            f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = {string(name)}"  # noqa: S608  quoted
+        ):
+            (pid,) = found[0]
+            if pid is None:
+                with contextlib.suppress(psycopg.errors.ObjectInUse):  # somebody came in between
+                    self.rows(f"SELECT pg_drop_replication_slot({string(name)})")
+                continue
+            if time.monotonic() > limit:
+                raise CaptureError(
+                    f"slot {name} is in use and cannot be dropped",
+                    got=f"a reader, process {pid} of the server, that did not end in {wait_s:.0f} s",
+                    hint="end the process that reads, then try again",
+                )
+            self._end_reader(pid)
+            time.sleep(DROP_AGAIN_S)
+
+    def _end_reader(self, pid: int) -> None:
+        # A reader of another role is not ours to end; the capture itself was asked to end too.
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            self.rows(f"SELECT pg_terminate_backend({pid})")
 
     def end(self) -> int:
         """Where the server's log ends now."""

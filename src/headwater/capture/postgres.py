@@ -42,6 +42,8 @@ QUIET_S = 0.05
 ALIVE_S = 1.0
 HEARTBEAT_S = 5.0
 """So often the server is asked how far it is, and told how far we are."""
+DROP_S = 10.0
+"""So long a slot may be held by a reader that was asked to end."""
 LAG_S = 1.0
 """So old may be what the server has said of the end of its log."""
 
@@ -196,23 +198,11 @@ class PostgresSource:
                 expected=place.system,
                 hint=way_out,
             )
-        if slot is not None and (slot.plugin != "pgoutput" or slot.database != self._database):
-            raise CaptureError(
-                f"{what}: slot {self.slot} is not ours",
-                got=f"plugin {slot.plugin} in database {slot.database}",
-                hint="give the capture another name",
-            )
-        if slot is not None and slot.lost:
-            raise CaptureError(
-                f"{what}: slot {self.slot} was lost, and with it changes that are not in the topics",
-                hint=f"{way_out}; max_slot_wal_keep_size says how much the server keeps for it",
-            )
+        self._check_slot(slot, begun=place is not None)
         if place is None:
             return Place(system, lsn_text(slot.confirmed if slot else 0))
-        if slot is None:
-            raise CaptureError(f"{what}: slot {self.slot} is gone, and changes with it", hint=way_out)
         at = parse_lsn(place.lsn)
-        if slot.confirmed > at:
+        if slot is not None and slot.confirmed > at:
             raise CaptureError(
                 f"{what}: slot {self.slot} was moved on by somebody else, changes in between are lost",
                 got=lsn_text(slot.confirmed),
@@ -228,17 +218,51 @@ class PostgresSource:
             )
         return place
 
+    def _check_slot(self, slot: Slot | None, *, begun: bool) -> None:
+        what, way_out = f"capture {self.name}", f"`headwater capture snapshot {self.name}` begins anew"
+        if slot is not None and (slot.plugin != "pgoutput" or slot.database != self._database):
+            raise CaptureError(
+                f"{what}: slot {self.slot} is not ours",
+                got=f"plugin {slot.plugin} in database {slot.database}",
+                hint="give the capture another name",
+            )
+        if slot is not None and slot.lost:
+            raise CaptureError(
+                f"{what}: slot {self.slot} was lost, and with it changes that are not in the topics",
+                hint=f"{way_out}; max_slot_wal_keep_size says how much the server keeps for it",
+            )
+        if slot is None and begun:
+            raise CaptureError(f"{what}: slot {self.slot} is gone, and changes with it", hint=way_out)
+
     def _drop(self, slot: Slot | None) -> None:
         if slot is not None:
             self._asking.execute(f"SELECT pg_drop_replication_slot({string(self.slot)})")
 
+    def prepare(self, *, begun: bool) -> list[str]:
+        """Checks settings and rights and makes publication and slot, unless they are there; says what it found and did.
+
+        A capture that has `begun` and lost its slot has lost changes: it gets no other one here.
+        """
+        with failures(f"capture {self.name}"), contextlib.closing(connect(self._url)) as self._asking:
+            catalogue = Catalogue(self._asking)
+            catalogue.check_server()
+            self._database = catalogue.rows("SELECT current_database()::text")[0][0]
+            before = catalogue.published(self.slot)
+            tables = self._publish(catalogue)
+            names = ", ".join(".".join(each) for each in tables)
+            did = [f"publication {self.slot} {'is there' if before == tables else 'is made'}: {names}"]
+            slot = catalogue.slot(self.slot)
+            if slot is not None or begun:
+                self._check_slot(slot, begun=begun)
+                return [*did, f"slot {self.slot} is there"]
+            catalogue.rows(f"SELECT pg_create_logical_replication_slot({string(self.slot)}, 'pgoutput')")
+            return [*did, f"slot {self.slot} is made: the server keeps its log from now on"]
+
     def remove(self) -> None:
-        """Drops slot and publication: the server keeps nothing for this capture any more."""
-        with failures(f"capture {self.name}"):
-            self._asking = connect(self._url)
-            self._drop(Catalogue(self._asking).slot(self.slot))
-            self._asking.execute(f"DROP PUBLICATION IF EXISTS {self.slot}")
-            self.close()
+        """Drops slot and publication: the server keeps nothing for this capture any more. Who reads from the slot is ended."""
+        with failures(f"capture {self.name}"), contextlib.closing(connect(self._url)) as self._asking:
+            Catalogue(self._asking).drop_slot(self.slot, DROP_S)
+            self._alter(f"DROP PUBLICATION IF EXISTS {self.slot}")
 
     def _publish(self, catalogue: Catalogue) -> list[tuple[str, str]]:
         """The publication, made or completed where it is not as declared; before the slot, or decoding would fail later."""
@@ -270,7 +294,7 @@ class PostgresSource:
             self._asking.execute(statement)
         except psycopg.errors.InsufficientPrivilege as error:
             raise CaptureError(
-                f"capture {self.name}: the role may not make its publication",
+                f"capture {self.name}: the role may not change its publication",
                 got=one_line(error),
                 hint=f"let an owner of the tables run: {statement}",
             ) from error
