@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Concealing", "Database", "Postgres"]
 
+SNAPSHOT_WORKERS_MAX = 8
+
 
 class Database(Protocol):
     """The declaration of a database. Making one opens nothing."""
@@ -80,6 +82,10 @@ class Postgres(Concealing, frozen=True):
     """When the server keeps that much of its log for the capture, that is told."""
     limit_bytes: int = 10 << 30
     """When it keeps that much, it is told what to do."""
+    past_limit: Literal["tell", "stop"] = "tell"
+    """Whether the capture then goes on, or stops and drops its slot: the server's disk is safe, and the capture must begin anew."""
+    snapshot_workers: int = 2
+    """How many connections read the rows of a snapshot, 8 at most."""
 
     @property
     def kind(self) -> str:
@@ -103,6 +109,16 @@ class Postgres(Concealing, frozen=True):
                 f"{what}: alarm_bytes is wrong",
                 got=str(self.alarm_bytes),
                 expected=f"1 to {self.limit_bytes} (limit_bytes)",
+            )
+        if self.past_limit not in {"tell", "stop"}:
+            raise UsageError(
+                f"{what}: past_limit is wrong", got=repr(self.past_limit), expected="'tell' or 'stop'"
+            )
+        if not 1 <= self.snapshot_workers <= SNAPSHOT_WORKERS_MAX:
+            raise UsageError(
+                f"{what}: snapshot_workers is wrong",
+                got=str(self.snapshot_workers),
+                expected=f"1 to {SNAPSHOT_WORKERS_MAX}",
             )
         if self.partitions is not None and self.partitions < 1:
             raise UsageError(f"{what}: partitions is wrong", got=str(self.partitions), expected="1 or more")
@@ -143,6 +159,8 @@ class Postgres(Concealing, frozen=True):
             folder=folder,
             alarm_bytes=self.alarm_bytes,
             limit_bytes=self.limit_bytes,
+            past_limit=self.past_limit,
+            snapshot_workers=self.snapshot_workers,
         )
 
 

@@ -25,7 +25,7 @@ from headwater.capture.publisher import Publisher
 from headwater.capture.source import Part, Record, Source
 from headwater.client import Client
 from headwater.clock import Clock, SystemClock
-from headwater.errors import Away, CaptureError, Fenced, MachineError
+from headwater.errors import Away, CaptureError, Fenced, HeadwaterError, MachineError
 
 __all__ = ["Askable", "Feed", "Recalling", "change", "restart"]
 
@@ -113,7 +113,8 @@ class Feed:
                     self._wait(stop, error)
                 except (CaptureError, Fenced) as error:
                     self._publisher.abandon()
-                    if not self._was_removed(REMOVED_S if isinstance(error, Fenced) else 0):
+                    stopped = self._alarm is not None and self._alarm.stopped
+                    if stopped or not self._was_removed(REMOVED_S if isinstance(error, Fenced) else 0):
                         raise
         finally:
             self._publisher.close()
@@ -122,6 +123,7 @@ class Feed:
 
     def _wait(self, stop: threading.Event, error: Exception) -> None:
         self._publisher.abandon()
+        self._source.close()
         if stop.is_set():
             return
         pause = BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)] * self._random.uniform(0.5, 1.5)
@@ -142,6 +144,8 @@ class Feed:
 
     def _attempt(self, stop: threading.Event) -> bool:
         """From the position in the log until something goes wrong, or the state was changed by somebody else; False at the end of all."""
+        if self._failures:
+            self._look()  # the database keeps its log for us also while ours is away
         self._client.ensure_topics([f"{self.name}.capture"], 1, {"cleanup.policy": "compact"})
         own = ("schema", "control", "notifications")
         self._client.ensure_topics([f"{self.name}.{each}" for each in own], 1, FOREVER)
@@ -184,6 +188,7 @@ class Feed:
             routed = parts if self._outbox is None else self._outbox.through(parts)
             for part in Forgotten(self._client).through(routed):
                 self._take(part, batch)
+                self._look()
                 if stop.is_set():
                     if batch.whole:
                         self._commit(batch)
@@ -213,9 +218,22 @@ class Feed:
     def _retained(self) -> int:
         return 0 if self._alarm is None else self._alarm.retained_bytes
 
+    def _look(self) -> None:
+        """Asks now and then how much the database keeps for us; CaptureError when it is more than we may cost it."""
+        if self._alarm is None:
+            return
+        self._notices += self._alarm.look(self._clock.monotonic(), self._clock.now_ms())
+        if not self._alarm.is_over:
+            return
+        error = self._alarm.stop()
+        self._publisher.abandon()
+        with contextlib.suppress(HeadwaterError):  # the log may be what is away
+            self._publisher.claim()
+            self._save(last_state(self._log, self.name) or State())
+        raise error
+
     def _watch(self) -> None:
-        if self._alarm is not None:
-            self._notices += self._alarm.look(self._clock.monotonic(), self._clock.now_ms())
+        self._look()
         if isinstance(self._source, Askable) and self._source.notices:
             self._notices += self._source.notices
             self._source.notices.clear()

@@ -112,6 +112,11 @@ class Catalogue:
             Relation(oid, schema, name, identity, described), columns[0][1] == "p", columns[0][2]
         )
 
+    def blocks(self, oid: int) -> int:
+        """How many blocks a table has now."""
+        found = self.rows(f"SELECT pg_relation_size({oid}) / current_setting('block_size')::int8")
+        return int(found[0][0] or 0)
+
     def slot(self, name: str) -> Slot | None:
         """The slot, if there is one."""
         found = self.rows(

@@ -1,6 +1,6 @@
 """PostgresSource: a PostgreSQL database by logical replication with ``pgoutput``.
 
-The slot is made after the publication and gives the snapshot: rows as of exactly the point where its stream begins. A table that is
+The slot is made after the publication and exports the snapshot: rows as of exactly the point where its stream begins. A table that is
 added later, or whose snapshot was cut off by a crash, gets a snapshot of its own from a temporary slot; what the stream then
 brings of that table from before the snapshot is passed over. So each change is in the topics once, whichever way it came.
 """
@@ -16,16 +16,17 @@ from typing import Any
 import msgspec
 
 from headwater.capture import envelope
+from headwater.capture.alarm import PastLimit
 from headwater.capture.chunks import Chunked, chunked
 from headwater.capture.control import Command, Notice
 from headwater.capture.envelope import Around
 from headwater.capture.pgasked import Guard, NoticingVersions, published_as
 from headwater.capture.pgcatalog import Catalogue, Published, Slot, identifier, string
-from headwater.capture.pgchanges import Changes, sequence, source_block
+from headwater.capture.pgchanges import Changes
 from headwater.capture.pgchunks import Chunks
 from headwater.capture.pgconnect import Wire, connect, failures, psycopg
-from headwater.capture.pgcopy import copied
-from headwater.capture.pgoutput import Shape, lsn_text, parse_lsn
+from headwater.capture.pgoutput import lsn_text, parse_lsn
+from headwater.capture.pgsnapshot import WORKERS, Copies, Copy, copy_of
 from headwater.capture.pgtypes import Decimals
 from headwater.capture.source import Part, Progress, Record
 from headwater.errors import Away, CaptureError, one_line
@@ -82,10 +83,13 @@ class PostgresSource:
         folder: Path | None = None,
         alarm_bytes: int = ALARM_BYTES,
         limit_bytes: int = LIMIT_BYTES,
+        past_limit: PastLimit = "tell",
+        snapshot_workers: int = WORKERS,
     ) -> None:
         self.name = name
         self.alarm_bytes = alarm_bytes
         self.limit_bytes = limit_bytes
+        self.past_limit: PastLimit = past_limit
         self.slot = slot_name(name)
         self.progress: Progress | None = None
         self._url = url
@@ -93,6 +97,7 @@ class PostgresSource:
         self._root = root
         self._decimals: Decimals = decimals
         self._folder = folder
+        self._workers = snapshot_workers
         self.notices: list[Notice] = []
         self._versions = NoticingVersions(self.notices)
         self._wire: Wire | None = None
@@ -147,6 +152,12 @@ class PostgresSource:
             finally:
                 if connection is not self._asking:
                     connection.close()
+
+    def give_up(self) -> None:
+        """Drops the slot, and ends our own reading from it."""
+        self.close()
+        with failures(f"capture {self.name}"), contextlib.closing(connect(self._url)) as asking:
+            Catalogue(asking).drop_slot(self.slot, DROP_S)
 
     @property
     def lag_bytes(self) -> int:
@@ -302,19 +313,21 @@ class PostgresSource:
     def _snapshot(self, wire: Wire, tables: list[tuple[str, str]], *, fresh: bool) -> Iterator[Part]:
         """Rows as of the point where a slot begins: the capture's own, or a temporary one beside it."""
         slot = self.slot if fresh else f"{self.slot}_snapshot"
-        wire.command("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         kind = "" if fresh else "TEMPORARY "
-        _, point, *_ = wire.command(
-            f"CREATE_REPLICATION_SLOT {slot} {kind}LOGICAL pgoutput (SNAPSHOT 'use')"
+        _, point, exported, *_ = wire.command(
+            f"CREATE_REPLICATION_SLOT {slot} {kind}LOGICAL pgoutput (SNAPSHOT 'export')"
         )[0]
         place = self._place
         place = self._place = msgspec.structs.replace(place, lsn=point if fresh else place.lsn)
-        catalogue = Catalogue(wire.connection, self._decimals)
-        for schema, name in tables:
-            table = catalogue.table(schema, name)
-            self._tell("snapshot begun", table, f"about {table.rows} rows")
-            yield from self._copy(wire, catalogue, table, parse_lsn(point))
-        wire.command("COMMIT")
+        with contextlib.closing(Copies(self._url, exported, self._workers)) as copies:
+            catalogue = Catalogue(copies.connection, self._decimals)
+            at = parse_lsn(point)
+            found = [
+                copy_of(self.name, self._database, catalogue, catalogue.table(*each), at) for each in tables
+            ]
+            copies.start(found)
+            for copy in found:
+                yield from self._copy(copies, copy, at)
         if not fresh:
             wire.command(f"DROP_REPLICATION_SLOT {slot}")
         self.progress = None
@@ -325,52 +338,23 @@ class PostgresSource:
         whole = f"{table.relation.schema}.{table.relation.name}"
         self.notices.append(Notice(what, time.time_ns() // 1_000_000, whole, text))
 
-    def _copy(self, wire: Wire, catalogue: Catalogue, table: Published, point: int) -> Iterator[Part]:
-        relation = table.relation
-        there = catalogue.describe(relation)
-        shape = Shape(relation, there.key, there.types)
-        reader = copied(shape.names, shape.kinds, shape.key_columns)
+    def _copy(self, copies: Copies, copy: Copy, point: int) -> Iterator[Part]:
+        table, relation = copy.table, copy.table.relation
         name = f"{relation.schema}.{relation.name}"
-        topic, now_us = f"{self.name}.{name}", time.time_ns() // 1_000
-        block = source_block(self.name, self._database, relation.schema, relation.name, "true")
-        source = block(
-            ms=now_us // 1_000,
-            us=now_us,
-            ns=now_us * 1_000,
-            sequence=sequence(None, point),
-            xid="null",
-            lsn=point,
-        )
+        self._tell("snapshot begun", table, f"about {table.rows} rows")
         known = self._versions.knows(name)
-        records: list[Record] = self._versions.record(self.name, relation, there.key, point)
+        records: list[Record] = self._versions.record(self.name, relation, copy.there.key, point)
         if self._place.again or known:
-            around = Around(topic, source, envelope.stamp(), now_us // 1_000)
+            around = Around(copy.topic, copy.source, envelope.stamp(), copy.at_ms)
             yield Part([*records, envelope.truncated(around)], None, (around,))
             records = []
-        columns = ", ".join(map(identifier, shape.names))
-        only = "" if table.partitioned else "ONLY "
-        whole = f"{only}{identifier(relation.schema)}.{identifier(relation.name)}"
-        wire.command(f"COPY (SELECT {columns} FROM {whole}) TO STDOUT")  # noqa: S608  quoted
-        get, new, total, size, at_ms = wire.pg.get_copy_data, tuple.__new__, 0, 0, now_us // 1_000
-        rest = f',"source":{source},"transaction":null,"op":"r"'
-        read = reader('{"before":null,"after":', f"{rest},{envelope.stamp()}}}")
+        total = 0
         self.progress = Progress(name, 0, table.rows)
-        while True:
-            count, line = get(0)
-            if count < 0:
-                break
-            key, value = read(line)
-            records.append(new(Record, (topic, key, value, at_ms)))
-            size += count
-            if len(records) >= PART_RECORDS or size >= PART_BYTES:
-                size = 0
-                total += len(records)
-                self.progress = Progress(name, total, table.rows)
-                read = reader('{"before":null,"after":', f"{rest},{envelope.stamp()}}}")
-                yield Part(records, None)
-                records = []
-        wire.finish_copy()
-        self.progress = Progress(name, total + len(records), table.rows)
+        for rows in copies.rows(copy):
+            total += len(rows)
+            self.progress = Progress(name, total, table.rows)
+            yield Part(records if rows else [], None)
+            records = rows or records
         self._tell("snapshot finished", table, f"as of {lsn_text(point)}")
         tables = self._place.tables | {name: lsn_text(point)}
         self._place = msgspec.structs.replace(self._place, tables=tables)
