@@ -204,6 +204,11 @@ class CaptureProcess:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
 
+    def wait(self) -> int:
+        """How it has ended by itself."""
+        assert self._process is not None
+        return self._process.wait(60)
+
     def end(self, number: signal.Signals) -> int:
         assert self._process is not None
         assert self._process.poll() is None, self.log.read_text()[-3000:]

@@ -1,4 +1,4 @@
-"""The commands that look after captures: run, status, snapshot, audit, pause, resume, remove."""
+"""The commands that look after captures: add, run, status, snapshot, audit, pause, resume, remove."""
 
 import threading
 from pathlib import Path
@@ -13,15 +13,34 @@ from headwater.errors import UsageError
 
 __all__ = ["capture"]
 
-SHOWN_EVERY_S = 0.2
-TOLD_EVERY_S = 10.0
-
 capture = typer.Typer(
     help="Captures: databases into change topics.",
-    epilog=examples("headwater capture run shop app.py", "headwater capture status"),
+    epilog=examples(
+        "headwater capture add shop app.py", "headwater capture run shop app.py", "headwater capture status"
+    ),
     no_args_is_help=True,
 )
 Name = Annotated[str, typer.Argument(help="The capture.", show_default=False)]
+
+
+@capture.command("add", epilog=examples("headwater capture add shop app.py"))
+def capture_add(name: Name, app: AppFile) -> None:
+    """Check a database and prepare it for a capture: settings, rights, publication and slot, or triggers. Also brings back one that was removed.
+
+    The first run does the same; doing it before shows what is missing. A second time nothing is changed.
+    """
+    from headwater.capture.standing import come_back, is_begun
+
+    settings = load()
+    database = _declared(app, name)
+    for line in database.prepare(name, begun=is_begun(settings.access, name, database.anew())):
+        typer.echo(line)
+    if come_back(settings.access, name):
+        typer.echo(f"capture {name} is back: its next start, or the one that waits, takes a new snapshot")
+    else:
+        typer.echo(
+            f"capture {name} is ready: `headwater capture run {name} {app}` or `headwater up {app}` runs it"
+        )
 
 
 @capture.command("run", epilog=examples("headwater capture run shop app.py"))
@@ -34,6 +53,7 @@ def capture_run(
     """One capture in this process, against the log of the settings, until Ctrl-C; `headwater up` runs those of an application."""
     from headwater.capture.feed import Feed
     from headwater.cli import begin, stop_on_signals
+    from headwater.cli_progress import show
 
     settings = begin(supervised=supervised)
     database = _declared(app, name)
@@ -41,10 +61,18 @@ def capture_run(
     folder.mkdir(parents=True, exist_ok=True)
     source = database.open(name, folder)
     partitions = database.partitions or settings.partitions
-    feed = Feed(name, source, settings.access, partitions=partitions, outbox=database.routed(name))
+    # Under `headwater up` one that was removed waits: an end would be taken for a failure, and started again.
+    feed = Feed(
+        name,
+        source,
+        settings.access,
+        partitions=partitions,
+        outbox=database.routed(name),
+        stays=supervised,
+    )
     stop = stop_on_signals()
     over = threading.Event()
-    shown = threading.Thread(target=_show, args=(source, over), daemon=True)
+    shown = threading.Thread(target=show, args=(source, over), daemon=True)
     shown.start()
     try:
         feed.run(stop)
@@ -69,6 +97,9 @@ def capture_status(
     now = SystemClock().now_ms()
     for each in _known(settings, name):
         state = last_state(settings.access, each)
+        if state is not None and state.removed:
+            typer.echo(f"{each:<24} removed")
+            continue
         if state is None or state.position is None:
             typer.echo(f"{each:<24} nothing committed yet")
             continue
@@ -183,14 +214,19 @@ def capture_resume(name: Name, *, log: Bootstrap = None) -> None:
 
 @capture.command("remove", epilog=examples("headwater capture remove shop app.py"))
 def capture_remove(name: Name, app: AppFile) -> None:
-    """Take a capture's slot and publication (or triggers) out of the database; its topics stay. One that runs ends."""
-    from headwater.capture.feed import restart
+    """Take a capture's slot and publication (or triggers) out of the database; its topics stay.
+
+    One that runs ends, and stays ended until `headwater capture add`; under `headwater up` it waits for that.
+    """
+    from headwater.capture.standing import leave
 
     settings = load()
     database = _declared(app, name)
-    restart(settings.access, name, database.anew())
+    leave(settings.access, name, database.anew())
     database.remove(name)
-    typer.echo(f"capture {name} has left the database; its topics stay")
+    typer.echo(
+        f"capture {name} has left the database; its topics stay; `headwater capture add {name} {app}` brings it back"
+    )
 
 
 def _ask(name: str, log: str | None, do: Literal["pause", "resume"]) -> None:
@@ -261,34 +297,3 @@ def _declared(app: Path, name: str) -> Any:
     if name not in found:
         raise UsageError(f"{app} declares no capture {name!r}", hint=f"there is {', '.join(found) or 'none'}")
     return found[name].database
-
-
-def _show(source: Any, over: threading.Event) -> None:
-    """A bar for the table whose snapshot is read, on a terminal; its figures as lines of the log otherwise."""
-    import logging
-
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    logger, last = logging.getLogger(__name__), None
-    if not Console(stderr=True).is_terminal:
-        while not over.wait(TOLD_EVERY_S):
-            if (now := getattr(source, "progress", None)) is not None and now != last:
-                last = now
-                logger.info("snapshot of %s: %d rows of about %d", now.table, now.rows, now.about)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.speed:,.0f} rows/s"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, Any] = {}
-        while not over.wait(SHOWN_EVERY_S):
-            now = getattr(source, "progress", None)
-            if now is not None:
-                if now.table not in tasks:
-                    tasks[now.table] = bars.add_task(now.table, total=now.about)
-                bars.update(tasks[now.table], completed=now.rows, total=max(now.about, now.rows))

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 from captured import events, execute, notices, running, streaming, table
 from headwater.capture import MariaDB, Polling, Postgres, Sqlite
 from headwater.capture.control import Command, send
-from headwater.capture.feed import Feed
+from headwater.capture.feed import Feed, restart
 from headwater.capture.ledger import last_state
-from headwater.capture.postgres import PostgresSource, slot_name
+from headwater.capture.postgres import PostgresSource, anew, slot_name
 from headwater.capture.source import Part
 from headwater.cli import cli
 from headwater.client import Client, producer
-from headwater.errors import HeadwaterError, UsageError
-from servers import wait_until
+from headwater.errors import CaptureError, HeadwaterError, UsageError
+from servers import BrokerProcess, wait_until
 
 
 @pytest.fixture
@@ -79,6 +79,72 @@ def test_a_database_that_keeps_too_much_is_told_of_once_for_each_bound(
     assert told(log, name) == ["snapshot begun", "snapshot finished", "paused", "log retained", "log limit"]
     assert f"headwater capture remove {name}" in notices(log, name)[-1]["text"]
     assert [r.levelname for r in caplog.records if "bytes of its log" in r.message] == ["WARNING", "ERROR"]
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_capture_with_a_limit_stops_past_it_and_saves_the_databases_disk(
+    name, url, broker, monkeypatch, paused
+):
+    monkeypatch.setattr("headwater.capture.alarm.LOOK_S", 0.1)
+    execute(url, "CREATE TABLE t (id int PRIMARY KEY, x text)", "INSERT INTO t VALUES (1, '')")
+    log, limit = broker.bootstrap, 2_000_000
+
+    def source() -> PostgresSource:
+        return PostgresSource(name, url, ("t",), alarm_bytes=200_000, limit_bytes=limit, past_limit="stop")
+
+    def over_the_limit() -> None:
+        with running(Feed(name, source(), log)), psycopg.connect(url) as writer:
+            streaming(url, slot_name(name))
+            if paused:
+                send(log, name, Command("pause"))
+                wait_until(lambda: "paused" in told(log, name))
+            writer.execute("UPDATE t SET x = 'open' WHERE id = 1")  # holds the server's log where it is
+            execute(url, "INSERT INTO t SELECT i, repeat(md5(i::text), 30) FROM generate_series(2, 5000) i")
+            wait_until(lambda: not _slots(url, name))
+            writer.rollback()
+
+    with pytest.raises(CaptureError, match="has stopped and dropped its slot") as stopped:
+        over_the_limit()
+    assert f"`headwater capture snapshot {name} app.py` begins anew" in str(stopped.value)
+    assert told(log, name)[-1] == "log limit"
+    assert "the capture stops and drops its slot" in notices(log, name)[-1]["text"]
+    with pytest.raises(CaptureError, match="is gone, and changes with it"):
+        source().prepare(begun=True)
+
+    restart(log, name, anew())
+    if paused:
+        send(log, name, Command("resume"))
+    limit = 1 << 30
+    with running(Feed(name, source(), log)):
+        wait_until(lambda: len(table(events(log, name), f"{name}.public.t")) == 5_000)
+
+
+def _slots(url: str, name: str) -> list[tuple[str]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        query = f"SELECT slot_name FROM pg_replication_slots WHERE slot_name = '{slot_name(name)}'"
+        return connection.execute(query).fetchall()
+
+
+def test_a_capture_with_a_limit_stops_past_it_also_while_its_log_is_away(
+    name, url, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("headwater.capture.alarm.LOOK_S", 0.1)
+    execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (x text)")
+    source = PostgresSource(name, url, ("t",), alarm_bytes=1, limit_bytes=2_000_000, past_limit="stop")
+    broker = BrokerProcess(tmp_path / "data")
+    broker.start()
+
+    def without_a_log() -> None:
+        with running(Feed(name, source, broker.bootstrap)):
+            streaming(url, slot_name(name))
+            broker.end()
+            execute(url, "INSERT INTO t VALUES (1)")
+            wait_until(lambda: "again in" in caplog.text)
+            execute(url, "INSERT INTO other SELECT repeat(md5(i::text), 30) FROM generate_series(1, 5000) i")
+            wait_until(lambda: not _slots(url, name), 60)
+
+    with pytest.raises(CaptureError, match="has stopped and dropped its slot"):
+        without_a_log()
 
 
 def test_a_table_that_loses_its_key_stops_alone_until_it_begins_anew(name, url, broker):

@@ -16,7 +16,7 @@ from headwater.access import Log
 from headwater.client import READING, Client, acquaint, consumer, producer
 from headwater.errors import CaptureError, MachineError
 
-__all__ = ["Command", "Control", "Notice", "Range", "finished", "send"]
+__all__ = ["Command", "Control", "Notice", "Range", "end", "finished", "send"]
 
 ASK_S = 0.2
 SEND_S = 10.0
@@ -38,7 +38,8 @@ class Range(msgspec.Struct, frozen=True, omit_defaults=True):
 class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     """A record of ``<name>.control``."""
 
-    do: Literal["pause", "resume", "snapshot"]
+    do: Literal["pause", "resume", "snapshot", "remove", "add"]
+    """The last two say that the state in ``<name>.capture`` was changed: who runs looks there."""
     id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex[:12])
     table: str = ""
     where: str = ""
@@ -71,6 +72,22 @@ def send(log: Log, name: str, command: Command) -> None:
     sender.produce(f"{name}.control", msgspec.json.encode(command), name)
     if sender.flush(SEND_S):
         raise MachineError("the log does not take records", hint="is the broker running?")
+
+
+def end(log: Log, name: str) -> int:
+    """Behind the last command of a capture; its topic is made if there is none."""
+    client = Client(log)
+    try:
+        client.ensure_topics([f"{name}.control"], 1, FOREVER)
+    finally:
+        client.close()
+    reader = consumer(log, **READING)
+    try:
+        acquaint(reader)
+        _, high = reader.get_watermark_offsets(TopicPartition(f"{name}.control", 0), timeout=SEND_S)
+        return int(high)
+    finally:
+        reader.close()
 
 
 def finished(log: Log, name: str, command: str) -> str:

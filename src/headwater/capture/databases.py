@@ -57,6 +57,10 @@ class MariaDB(Concealing, frozen=True):
     def anew(self) -> str:
         return ANEW
 
+    def prepare(self, name: str, *, begun: bool) -> list[str]:
+        del begun  # nothing of it is in the server
+        return self._source(name).prepare()
+
     def remove(self, name: str) -> None:
         """Nothing is left in the server: it keeps its binlog by time."""
 
@@ -88,6 +92,9 @@ class Sqlite(Concealing, frozen=True):
     def anew(self) -> str:
         return ANEW
 
+    def prepare(self, name: str, *, begun: bool) -> list[str]:
+        return SqliteSource(name, self.path, self.tables).prepare(begun=begun)
+
     def remove(self, name: str) -> None:
         SqliteSource(name, self.path, self.tables).remove()
 
@@ -110,6 +117,9 @@ class Polling(Concealing, frozen=True):
 
     def open(self, name: str, folder: Path) -> Source:
         del folder
+        return self._source(name)
+
+    def _source(self, name: str) -> PollingSource:
         return PollingSource(name, self.url, self.table, self.version, every_s=self.every_s)
 
     def routed(self, name: str) -> Outbox | None:
@@ -118,6 +128,10 @@ class Polling(Concealing, frozen=True):
 
     def anew(self) -> str:
         return ANEW
+
+    def prepare(self, name: str, *, begun: bool) -> list[str]:
+        del begun  # nothing of it is in the database
+        return self._source(name).prepare()
 
     def remove(self, name: str) -> None:
         """Polling leaves nothing behind."""

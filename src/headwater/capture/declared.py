@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Concealing", "Database", "Postgres"]
 
+SNAPSHOT_WORKERS_MAX = 8
+
 
 class Database(Protocol):
     """The declaration of a database. Making one opens nothing."""
@@ -42,8 +44,14 @@ class Database(Protocol):
     def anew(self) -> str:
         """The position of a capture that has published before and takes its snapshot again."""
 
+    def prepare(self, name: str, *, begun: bool) -> list[str]:
+        """Checks settings and rights, and puts into the database what the capture needs there; says what it did. Idempotent.
+
+        Of one that has `begun`, what is missing is not made again, since changes went with it: CaptureError, with the way out.
+        """
+
     def remove(self, name: str) -> None:
-        """Takes away what the capture has left in the database."""
+        """Takes away what the capture has left in the database, also while it runs. Idempotent."""
 
 
 class Concealing(msgspec.Struct, frozen=True):
@@ -74,6 +82,10 @@ class Postgres(Concealing, frozen=True):
     """When the server keeps that much of its log for the capture, that is told."""
     limit_bytes: int = 10 << 30
     """When it keeps that much, it is told what to do."""
+    past_limit: Literal["tell", "stop"] = "tell"
+    """Whether the capture then goes on, or stops and drops its slot: the server's disk is safe, and the capture must begin anew."""
+    snapshot_workers: int = 2
+    """How many connections read the rows of a snapshot, 8 at most."""
 
     @property
     def kind(self) -> str:
@@ -98,6 +110,16 @@ class Postgres(Concealing, frozen=True):
                 got=str(self.alarm_bytes),
                 expected=f"1 to {self.limit_bytes} (limit_bytes)",
             )
+        if self.past_limit not in {"tell", "stop"}:
+            raise UsageError(
+                f"{what}: past_limit is wrong", got=repr(self.past_limit), expected="'tell' or 'stop'"
+            )
+        if not 1 <= self.snapshot_workers <= SNAPSHOT_WORKERS_MAX:
+            raise UsageError(
+                f"{what}: snapshot_workers is wrong",
+                got=str(self.snapshot_workers),
+                expected=f"1 to {SNAPSHOT_WORKERS_MAX}",
+            )
         if self.partitions is not None and self.partitions < 1:
             raise UsageError(f"{what}: partitions is wrong", got=str(self.partitions), expected="1 or more")
 
@@ -119,6 +141,9 @@ class Postgres(Concealing, frozen=True):
 
         return anew()
 
+    def prepare(self, name: str, *, begun: bool) -> list[str]:
+        return self._source(name, None).prepare(begun=begun)
+
     def remove(self, name: str) -> None:
         self._source(name, None).remove()
 
@@ -134,6 +159,8 @@ class Postgres(Concealing, frozen=True):
             folder=folder,
             alarm_bytes=self.alarm_bytes,
             limit_bytes=self.limit_bytes,
+            past_limit=self.past_limit,
+            snapshot_workers=self.snapshot_workers,
         )
 
 

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -24,9 +25,9 @@ from headwater.capture.publisher import Publisher
 from headwater.capture.source import Part, Record, Source
 from headwater.client import Client
 from headwater.clock import Clock, SystemClock
-from headwater.errors import Away, CaptureError, MachineError
+from headwater.errors import Away, CaptureError, Fenced, HeadwaterError, MachineError
 
-__all__ = ["Askable", "Feed", "Recalling", "restart"]
+__all__ = ["Askable", "Feed", "Recalling", "change", "restart"]
 
 COMMIT_RECORDS = 50_000
 COMMIT_S = 0.5
@@ -37,6 +38,8 @@ HEARTBEAT_S = 5.0
 """So often the position moves on while nothing of ours is changed: the database need not keep its log."""
 BACKOFF_S = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 PAUSED_S = 0.2
+REMOVED_S = 2.0
+"""So long the state may lag behind the moment in which somebody who removes the capture has shut us out."""
 FOREVER = {"retention.ms": "-1"}
 
 logger = logging.getLogger(__name__)
@@ -64,7 +67,8 @@ class Askable(Protocol):
 class Feed:
     """One capture. `run` ends when ``stop`` is set; CaptureError when somebody must act, Fenced when a successor is at work.
 
-    A database or a log that is away is waited for. ``on_state`` is called after each commit.
+    A database or a log that is away is waited for. One that was removed ends as well, or with ``stays`` waits until it is added
+    again. ``on_state`` is called after each commit.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Feed:
         partitions: int = 1,
         config: dict[str, str] | None = None,
         outbox: Outbox | None = None,
+        stays: bool = False,
         clock: Clock | None = None,
         on_state: Callable[[State], None] | None = None,
     ) -> None:
@@ -86,6 +91,7 @@ class Feed:
         self._client = Client(log)
         self._partitions = partitions
         self._outbox = outbox
+        self._stays = stays
         self._config = FOREVER if config is None else config
         self._clock = clock or SystemClock()
         self._on_state = on_state
@@ -101,9 +107,15 @@ class Feed:
         try:
             while not stop.is_set():
                 try:
-                    self._attempt(stop)
+                    if not self._attempt(stop):
+                        return
                 except (Away, MachineError) as error:
                     self._wait(stop, error)
+                except (CaptureError, Fenced) as error:
+                    self._publisher.abandon()
+                    stopped = self._alarm is not None and self._alarm.stopped
+                    if stopped or not self._was_removed(REMOVED_S if isinstance(error, Fenced) else 0):
+                        raise
         finally:
             self._publisher.close()
             self._source.close()
@@ -111,6 +123,7 @@ class Feed:
 
     def _wait(self, stop: threading.Event, error: Exception) -> None:
         self._publisher.abandon()
+        self._source.close()
         if stop.is_set():
             return
         pause = BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)] * self._random.uniform(0.5, 1.5)
@@ -118,8 +131,21 @@ class Feed:
         logger.warning("capture %s: %s; again in %.1f s", self.name, error, pause)
         stop.wait(pause)
 
-    def _attempt(self, stop: threading.Event) -> None:
-        """From the position in the log until something goes wrong."""
+    def _was_removed(self, wait_s: float = 0) -> bool:
+        """Whether the log says so; who removes a capture shuts us out a moment before it does."""
+        limit = self._clock.monotonic() + wait_s
+        with contextlib.suppress(MachineError):
+            while not (removed := (last_state(self._log, self.name) or State()).removed):
+                if self._clock.monotonic() >= limit:
+                    break
+                time.sleep(PAUSED_S)
+            return removed
+        return False
+
+    def _attempt(self, stop: threading.Event) -> bool:
+        """From the position in the log until something goes wrong, or the state was changed by somebody else; False at the end of all."""
+        if self._failures:
+            self._look()  # the database keeps its log for us also while ours is away
         self._client.ensure_topics([f"{self.name}.capture"], 1, {"cleanup.policy": "compact"})
         own = ("schema", "control", "notifications")
         self._client.ensure_topics([f"{self.name}.{each}" for each in own], 1, FOREVER)
@@ -128,10 +154,28 @@ class Feed:
         self._topics = set(self._client.partitions())
         self._notices = []
         with contextlib.closing(Control(self._log, self.name, self.state.control)) as control:
+            if self.state.removed:
+                return self._away(stop, control)
             while not stop.is_set():
                 command = self._rest(stop, control) if self.state.paused else self._follow(stop, control)
+                if command is not None and command.do == "remove" and self._was_removed():
+                    return True
                 if command is not None:
                     self._obey(command, control.offset)
+        return False
+
+    def _away(self, stop: threading.Event, control: Control) -> bool:
+        """Removed: nothing of ours is in the database, and nothing may come there again."""
+        self._source.close()
+        again = f"`headwater capture add {self.name} app.py` brings it back"
+        logger.warning(
+            "capture %s was removed and %s; %s", self.name, "waits" if self._stays else "ends", again
+        )
+        while self._stays and not stop.wait(PAUSED_S):
+            command = control.next()
+            if command is not None and command.do == "add":
+                return True
+        return False
 
     def _follow(self, stop: threading.Event, control: Control) -> Command | None:
         """Publishes until a command comes: whatever it is, reading begins again behind it."""
@@ -144,6 +188,7 @@ class Feed:
             routed = parts if self._outbox is None else self._outbox.through(parts)
             for part in Forgotten(self._client, self._publisher.flush, self._stay).through(routed):
                 self._take(part, batch)
+                self._look()
                 if stop.is_set():
                     if batch.whole:
                         self._commit(batch)
@@ -168,7 +213,8 @@ class Feed:
         while not stop.wait(PAUSED_S):
             self._watch()
             if self._notices or self._retained != self.state.retained_bytes:
-                self._save(msgspec.structs.replace(self.state, retained_bytes=self._retained))
+                state = msgspec.structs.replace(self.state, retained_bytes=self._retained)
+                self._save(msgspec.structs.replace(state, lag_bytes=getattr(self._source, "lag_bytes", 0)))
             if (command := control.next()) is not None:
                 return command
         return None
@@ -177,9 +223,22 @@ class Feed:
     def _retained(self) -> int:
         return 0 if self._alarm is None else self._alarm.retained_bytes
 
+    def _look(self) -> None:
+        """Asks now and then how much the database keeps for us; CaptureError when it is more than we may cost it."""
+        if self._alarm is None:
+            return
+        self._notices += self._alarm.look(self._clock.monotonic(), self._clock.now_ms())
+        if not self._alarm.is_over:
+            return
+        error = self._alarm.stop()
+        self._publisher.abandon()
+        with contextlib.suppress(HeadwaterError):  # the log may be what is away
+            self._publisher.claim()
+            self._save(last_state(self._log, self.name) or State())
+        raise error
+
     def _watch(self) -> None:
-        if self._alarm is not None:
-            self._notices += self._alarm.look(self._clock.monotonic(), self._clock.now_ms())
+        self._look()
         if isinstance(self._source, Askable) and self._source.notices:
             self._notices += self._source.notices
             self._source.notices.clear()
@@ -196,7 +255,7 @@ class Feed:
                 logger.warning("capture %s: %s", self.name, error)
                 details = {"id": command.id}
                 self._notices.append(Notice("snapshot refused", now_ms, command.table, str(error), details))
-        elif state.paused != (command.do == "pause"):
+        elif command.do in {"pause", "resume"} and state.paused != (command.do == "pause"):
             state = msgspec.structs.replace(state, paused=command.do == "pause")
             self._notices.append(Notice("paused" if state.paused else "resumed", now_ms))
         self._save(msgspec.structs.replace(state, control=offset, at_ms=now_ms))
@@ -280,6 +339,11 @@ class Feed:
 
 def restart(log: Log, name: str, position: str) -> None:
     """Makes a capture go on from another position with its next start; a process of it that runs is shut out."""
+    change(log, name, position=position)
+
+
+def change(log: Log, name: str, **fields: object) -> None:
+    """Gives a capture another state; a process of it that runs is shut out."""
     client = Client(log)
     client.ensure_topics([f"{name}.capture"], 1, {"cleanup.policy": "compact"})
     client.close()
@@ -289,7 +353,7 @@ def restart(log: Log, name: str, position: str) -> None:
         state = last_state(log, name) or State()
         claimed.begin()
         now_ms = SystemClock().now_ms()
-        claimed.send([_record(name, msgspec.structs.replace(state, position=position, at_ms=now_ms))])
+        claimed.send([_record(name, msgspec.structs.replace(state, at_ms=now_ms, **fields))])
         claimed.commit()
     finally:
         claimed.close()

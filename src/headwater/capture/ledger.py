@@ -30,6 +30,8 @@ class State(msgspec.Struct, frozen=True):
     control: int = 0
     """Behind the last command of ``<name>.control`` that was taken up."""
     paused: bool = False
+    removed: bool = False
+    """Whether it has left its database: it reads nothing until it is added again."""
 
 
 def last_state(log: Log, name: str) -> State | None:

@@ -120,16 +120,7 @@ class MariaDBSource:
             connection = self._connect()
             server = self._server(connection)
             mariadb = "MariaDB" in server["version"]
-            tables = Tables(
-                self.name,
-                self._patterns,
-                self._wants,
-                connection,
-                mariadb=mariadb,
-                server=server,
-                decimal=self._decimal,
-                versions=self._versions,
-            )
+            tables = self._known_tables(connection, server)
             self._reading = tables
             place = yield from tables.snapshot(Place.parse(position))
             have = gtids(place.gtid, mariadb=mariadb)
@@ -158,6 +149,34 @@ class MariaDBSource:
                 known = dict.fromkeys(tables.born, "") | (place.tables or {})
                 place = Place(part.position, known, chunks.pending, counted.stopped)
                 yield part._replace(position=str(place))
+
+    def prepare(self) -> list[str]:
+        """Checks settings, rights and tables; nothing is put into the server."""
+        with self._border():
+            connection = self._connect()
+            try:
+                server = self._server(connection)
+                tables = self._known_tables(connection, server).readable()
+                # Under another number than the capture's, whose connection the server would end.
+                Replica(self._connect(), self._server_id() ^ 1).register()
+            finally:
+                self.close()
+        return [
+            f"the server at {self._where} ({server['version']}) logs what a capture needs, and the user may read it",
+            f"tables are there: {', '.join(tables)}",
+        ]
+
+    def _known_tables(self, connection: Any, server: Mapping[str, str]) -> Tables:
+        return Tables(
+            self.name,
+            self._patterns,
+            self._wants,
+            connection,
+            mariadb="MariaDB" in server["version"],
+            server=server,
+            decimal=self._decimal,
+            versions=self._versions,
+        )
 
     def _stream(
         self, pieces: Iterator[list[bytes]], decoder: Decoder, assembled: Transactions, chunks: Chunks

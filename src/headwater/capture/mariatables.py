@@ -154,6 +154,14 @@ class Tables:
         """The tables whose rows the stream has brought."""
         return {f"{table.map.schema}.{table.map.name}" for table in self._current.values()}
 
+    def readable(self) -> list[str]:
+        """The names of the tables that are there, each one read from; CaptureError where one that was named is not."""
+        snapshot = self.looking()
+        found = [f"{schema}.{table}" for schema, table in snapshot.names()]
+        self._check(found, strict=True)
+        snapshot.tables()
+        return found
+
     def _check(self, found: list[str], *, strict: bool) -> None:
         """A table that is not there, or that the user may not even see, must not look like one without rows."""
         for given in self._given if strict else ():

@@ -1,9 +1,12 @@
 """Catalogue: what a PostgreSQL server says of itself, its tables and their keys, and what a capture needs of it."""
 
+import contextlib
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from headwater.capture.pgchanges import Described
+from headwater.capture.pgconnect import psycopg
 from headwater.capture.pgoutput import Column, Relation, parse_lsn
 from headwater.capture.pgtypes import Decimals, Type, Types
 from headwater.errors import CaptureError
@@ -25,6 +28,7 @@ SELECT c.relreplident::text, c.relkind::text, greatest(c.reltuples, 0)::int8, a.
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.oid = {oid} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum
 """
+DROP_AGAIN_S = 0.1
 MEMBERS = """
 SELECT t.schemaname::text, t.tablename::text, c.oid::int8, coalesce((SELECT max(r.oid)::int8 FROM pg_publication_rel r
     WHERE r.prpubid = p.oid AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))), 0)
@@ -139,6 +143,11 @@ class Catalogue:
             Relation(oid, schema, name, identity, described), columns[0][1] == "p", columns[0][2]
         )
 
+    def blocks(self, oid: int) -> int:
+        """How many blocks a table has now."""
+        found = self.rows(f"SELECT pg_relation_size({oid}) / current_setting('block_size')::int8")
+        return int(found[0][0] or 0)
+
     def slot(self, name: str) -> Slot | None:
         """The slot, if there is one."""
         found = self.rows(
@@ -150,6 +159,35 @@ class Catalogue:
             return None
         plugin, database, active, confirmed, lost = found[0]
         return Slot(plugin, database, active, parse_lsn(confirmed or "0/0"), lost)
+
+    def drop_slot(self, name: str, wait_s: float) -> None:
+        """Drops a slot; who reads from it is ended first, since one that is in use cannot be dropped."""
+        limit = time.monotonic() + wait_s
+        while found := self.rows(
+            f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = {string(name)}"  # noqa: S608  quoted
+        ):
+            (pid,) = found[0]
+            if pid is None:
+                with contextlib.suppress(psycopg.errors.ObjectInUse):  # somebody came in between
+                    self.rows(f"SELECT pg_drop_replication_slot({string(name)})")
+                continue
+            if time.monotonic() > limit:
+                raise CaptureError(
+                    f"slot {name} is in use and cannot be dropped",
+                    got=f"a reader, process {pid} of the server, that did not end in {wait_s:.0f} s",
+                    hint="end the process that reads, then try again",
+                )
+            self._end_reader(pid)
+            time.sleep(DROP_AGAIN_S)
+
+    def _end_reader(self, pid: int) -> None:
+        # A reader of another role is not ours to end; the capture itself was asked to end too.
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            self.rows(f"SELECT pg_terminate_backend({pid})")
+
+    def end(self) -> int:
+        """Where the server's log ends now."""
+        return parse_lsn(self.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0])
 
     def retained_bytes(self, slot: str) -> int:
         """How much of the log the server keeps for a slot."""

@@ -89,10 +89,10 @@ def _meant(what: str, error: Any) -> HeadwaterError:
 
 
 class Wire:
-    """The replication connection, below SQL: commands, and what flows in a copy."""
+    """A connection below SQL, for replication unless it is for rows: commands, and what flows in a copy."""
 
-    def __init__(self, url: str) -> None:
-        self.connection = connect(url, replication=True)
+    def __init__(self, url: str, *, replication: bool = True) -> None:
+        self.connection = connect(url, replication=replication)
         self.pg = self.connection.pgconn
 
     def command(self, text: str) -> list[tuple[str, ...]]:

@@ -53,6 +53,16 @@ class PollingSource:
         except sqlite3.OperationalError as error:
             raise Away(f"{self._path.name} does not answer", got=str(error)) from error
 
+    def prepare(self) -> list[str]:
+        """Checks that the table can be polled; nothing is put into the database."""
+        try:
+            self._columns(self._open())
+        except sqlite3.OperationalError as error:
+            raise Away(f"{self._path.name} does not answer", got=str(error)) from error
+        finally:
+            self.close()
+        return [f"table {self._table} can be polled by {self._version}: nothing is put into the database"]
+
     def confirm(self, position: str) -> None:
         """There is nothing to forget."""
 
@@ -62,14 +72,16 @@ class PollingSource:
             self._db.close()
             self._db = None
 
-    def _rows(self, position: str | None) -> Iterator[Part]:
+    def _open(self) -> sqlite3.Connection:
         if not self._path.exists():
             raise CaptureError(
                 f"there is no database {self._path.name}", hint="create it, or see the capture's path"
             )
-        db = self._db = sqlite3.connect(
-            self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-        )
+        self._db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        return self._db
+
+    def _rows(self, position: str | None) -> Iterator[Part]:
+        db = self._open()
         columns, key = self._columns(db)
         image = row_image(columns, key)
         source = self._block()

@@ -1,6 +1,6 @@
 """PostgresSource: a PostgreSQL database by logical replication with ``pgoutput``.
 
-The slot is made after the publication and gives the snapshot: rows as of exactly the point where its stream begins. A table that is
+The slot is made after the publication and exports the snapshot: rows as of exactly the point where its stream begins. A table that is
 added later, or whose snapshot was cut off by a crash, gets a snapshot of its own from a temporary slot; what the stream then
 brings of that table from before the snapshot is passed over. So each change is in the topics once, whichever way it came.
 """
@@ -17,16 +17,17 @@ from typing import Any
 import msgspec
 
 from headwater.capture import envelope
+from headwater.capture.alarm import PastLimit
 from headwater.capture.chunks import Chunked, chunked
 from headwater.capture.control import Command, Notice
 from headwater.capture.envelope import Around
 from headwater.capture.pgasked import Guard, NoticingVersions, published_as
 from headwater.capture.pgcatalog import Catalogue, Published, Slot, identifier, string
-from headwater.capture.pgchanges import Changes, sequence, source_block
+from headwater.capture.pgchanges import Changes
 from headwater.capture.pgchunks import Chunks
 from headwater.capture.pgconnect import Wire, connect, failures, psycopg
-from headwater.capture.pgcopy import copied
-from headwater.capture.pgoutput import Shape, lsn_text, parse_lsn
+from headwater.capture.pgoutput import lsn_text, parse_lsn
+from headwater.capture.pgsnapshot import WORKERS, Copies, Copy, copy_of
 from headwater.capture.pgtypes import Decimals
 from headwater.capture.source import Part, Progress, Record
 from headwater.errors import Away, CaptureError, one_line
@@ -43,6 +44,10 @@ QUIET_S = 0.05
 ALIVE_S = 1.0
 HEARTBEAT_S = 5.0
 """So often the server is asked how far it is, and told how far we are."""
+DROP_S = 10.0
+"""So long a slot may be held by a reader that was asked to end."""
+LAG_S = 1.0
+"""So old may be what the server has said of the end of its log."""
 
 logger = logging.getLogger(__name__)
 
@@ -83,18 +88,21 @@ class PostgresSource:
         folder: Path | None = None,
         alarm_bytes: int = ALARM_BYTES,
         limit_bytes: int = LIMIT_BYTES,
+        past_limit: PastLimit = "tell",
+        snapshot_workers: int = WORKERS,
     ) -> None:
         self.name = name
         self.alarm_bytes = alarm_bytes
         self.limit_bytes = limit_bytes
+        self.past_limit: PastLimit = past_limit
         self.slot = slot_name(name)
         self.progress: Progress | None = None
-        self.lag_bytes = 0
         self._url = url
         self._tables = tables
         self._root = root
         self._decimals: Decimals = decimals
         self._folder = folder
+        self._workers = snapshot_workers
         self.notices: list[Notice] = []
         self._versions = NoticingVersions(self.notices)
         self._wire: Wire | None = None
@@ -104,6 +112,8 @@ class PostgresSource:
         self._confirmed = 0
         self._said = 0.0
         self._looked = 0.0
+        self._end = 0
+        self._measured = -LAG_S
 
     def recall(self, records: list[bytes]) -> None:
         """The values of ``<name>.schema``: versions that are published already."""
@@ -143,10 +153,30 @@ class PostgresSource:
         with failures(f"capture {self.name}"):
             connection = self._asking or connect(self._url)
             try:
+                self._look(Catalogue(connection))
                 return Catalogue(connection).retained_bytes(self.slot)
             finally:
                 if connection is not self._asking:
                     connection.close()
+
+    def give_up(self) -> None:
+        """Drops the slot, and ends our own reading from it."""
+        self.close()
+        with failures(f"capture {self.name}"), contextlib.closing(connect(self._url)) as asking:
+            Catalogue(asking).drop_slot(self.slot, DROP_S)
+
+    @property
+    def lag_bytes(self) -> int:
+        """How much the server has written behind what was read. A message does not tell: its end of the log is its own place."""
+        if self._asking is not None and time.monotonic() - self._measured >= LAG_S:
+            with contextlib.suppress(psycopg.Error):  # who reads meets it too, and says so
+                self._look(Catalogue(self._asking))
+        at = parse_lsn(self._place.lsn)
+        return max(0, self._end - at) if at else 0
+
+    def _look(self, catalogue: Catalogue) -> None:
+        self._measured = time.monotonic()
+        self._end = catalogue.end()
 
     def read(self, position: str | None) -> Iterator[Part]:
         self.close()
@@ -184,6 +214,28 @@ class PostgresSource:
                 expected=place.system,
                 hint=way_out,
             )
+        self._check_slot(slot, begun=place is not None)
+        if place is None:
+            return Place(system, lsn_text(slot.confirmed if slot else 0))
+        at = parse_lsn(place.lsn)
+        if slot is not None and slot.confirmed > at:
+            raise CaptureError(
+                f"{what}: slot {self.slot} was moved on by somebody else, changes in between are lost",
+                got=lsn_text(slot.confirmed),
+                expected=f"{place.lsn} or before",
+                hint=way_out,
+            )
+        end = catalogue.end()
+        if at > end:
+            raise CaptureError(
+                f"{what}: the position is newer than the server's log; was it restored from a backup?",
+                got=f"{place.lsn}, the server is at {lsn_text(end)}",
+                hint=way_out,
+            )
+        return place
+
+    def _check_slot(self, slot: Slot | None, *, begun: bool) -> None:
+        what, way_out = f"capture {self.name}", f"`headwater capture snapshot {self.name}` begins anew"
         if slot is not None and (slot.plugin != "pgoutput" or slot.database != self._database):
             raise CaptureError(
                 f"{what}: slot {self.slot} is not ours",
@@ -195,38 +247,38 @@ class PostgresSource:
                 f"{what}: slot {self.slot} was lost, and with it changes that are not in the topics",
                 hint=f"{way_out}; max_slot_wal_keep_size says how much the server keeps for it",
             )
-        if place is None:
-            return Place(system, lsn_text(slot.confirmed if slot else 0))
-        if slot is None:
+        if slot is None and begun:
             raise CaptureError(f"{what}: slot {self.slot} is gone, and changes with it", hint=way_out)
-        at = parse_lsn(place.lsn)
-        if slot.confirmed > at:
-            raise CaptureError(
-                f"{what}: slot {self.slot} was moved on by somebody else, changes in between are lost",
-                got=lsn_text(slot.confirmed),
-                expected=f"{place.lsn} or before",
-                hint=way_out,
-            )
-        end = parse_lsn(catalogue.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0])
-        if at > end:
-            raise CaptureError(
-                f"{what}: the position is newer than the server's log; was it restored from a backup?",
-                got=f"{place.lsn}, the server is at {lsn_text(end)}",
-                hint=way_out,
-            )
-        return place
 
     def _drop(self, slot: Slot | None) -> None:
         if slot is not None:
             self._asking.execute(f"SELECT pg_drop_replication_slot({string(self.slot)})")
 
+    def prepare(self, *, begun: bool) -> list[str]:
+        """Checks settings and rights and makes publication and slot, unless they are there; says what it found and did.
+
+        A capture that has `begun` and lost its slot has lost changes: it gets no other one here.
+        """
+        with failures(f"capture {self.name}"), contextlib.closing(connect(self._url)) as self._asking:
+            catalogue = Catalogue(self._asking)
+            catalogue.check_server()
+            self._database = catalogue.rows("SELECT current_database()::text")[0][0]
+            before = catalogue.published(self.slot)
+            tables = self._publish(catalogue)
+            names = ", ".join(".".join(each) for each in tables)
+            did = [f"publication {self.slot} {'is there' if before == tables else 'is made'}: {names}"]
+            slot = catalogue.slot(self.slot)
+            if slot is not None or begun:
+                self._check_slot(slot, begun=begun)
+                return [*did, f"slot {self.slot} is there"]
+            catalogue.rows(f"SELECT pg_create_logical_replication_slot({string(self.slot)}, 'pgoutput')")
+            return [*did, f"slot {self.slot} is made: the server keeps its log from now on"]
+
     def remove(self) -> None:
-        """Drops slot and publication: the server keeps nothing for this capture any more."""
-        with failures(f"capture {self.name}"):
-            self._asking = connect(self._url)
-            self._drop(Catalogue(self._asking).slot(self.slot))
-            self._asking.execute(f"DROP PUBLICATION IF EXISTS {self.slot}")
-            self.close()
+        """Drops slot and publication: the server keeps nothing for this capture any more. Who reads from the slot is ended."""
+        with failures(f"capture {self.name}"), contextlib.closing(connect(self._url)) as self._asking:
+            Catalogue(self._asking).drop_slot(self.slot, DROP_S)
+            self._alter(f"DROP PUBLICATION IF EXISTS {self.slot}")
 
     def _publish(self, catalogue: Catalogue) -> list[tuple[str, str]]:
         """The publication, made or completed where it is not as declared; before the slot, or decoding would fail later."""
@@ -269,7 +321,7 @@ class PostgresSource:
             self._asking.execute(statement)
         except psycopg.errors.InsufficientPrivilege as error:
             raise CaptureError(
-                f"capture {self.name}: the role may not make its publication",
+                f"capture {self.name}: the role may not change its publication",
                 got=one_line(error),
                 hint=f"let an owner of the tables run: {statement}",
             ) from error
@@ -277,19 +329,21 @@ class PostgresSource:
     def _snapshot(self, wire: Wire, tables: list[tuple[str, str]], *, fresh: bool) -> Iterator[Part]:
         """Rows as of the point where a slot begins: the capture's own, or a temporary one beside it."""
         slot = self.slot if fresh else f"{self.slot}_snapshot"
-        wire.command("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         kind = "" if fresh else "TEMPORARY "
-        _, point, *_ = wire.command(
-            f"CREATE_REPLICATION_SLOT {slot} {kind}LOGICAL pgoutput (SNAPSHOT 'use')"
+        _, point, exported, *_ = wire.command(
+            f"CREATE_REPLICATION_SLOT {slot} {kind}LOGICAL pgoutput (SNAPSHOT 'export')"
         )[0]
         place = self._place
         place = self._place = msgspec.structs.replace(place, lsn=point if fresh else place.lsn)
-        catalogue = Catalogue(wire.connection, self._decimals)
-        for schema, name in tables:
-            table = catalogue.table(schema, name)
-            self._tell("snapshot begun", table, f"about {table.rows} rows")
-            yield from self._copy(wire, catalogue, table, parse_lsn(point))
-        wire.command("COMMIT")
+        with contextlib.closing(Copies(self._url, exported, self._workers)) as copies:
+            catalogue = Catalogue(copies.connection, self._decimals)
+            at = parse_lsn(point)
+            found = [
+                copy_of(self.name, self._database, catalogue, catalogue.table(*each), at) for each in tables
+            ]
+            copies.start(found)
+            for copy in found:
+                yield from self._copy(copies, copy, at)
         if not fresh:
             wire.command(f"DROP_REPLICATION_SLOT {slot}")
         self.progress = None
@@ -300,52 +354,23 @@ class PostgresSource:
         whole = f"{table.relation.schema}.{table.relation.name}"
         self.notices.append(Notice(what, time.time_ns() // 1_000_000, whole, text))
 
-    def _copy(self, wire: Wire, catalogue: Catalogue, table: Published, point: int) -> Iterator[Part]:
-        relation = table.relation
-        there = catalogue.describe(relation)
-        shape = Shape(relation, there.key, there.types)
-        reader = copied(shape.names, shape.kinds, shape.key_columns)
+    def _copy(self, copies: Copies, copy: Copy, point: int) -> Iterator[Part]:
+        table, relation = copy.table, copy.table.relation
         name = f"{relation.schema}.{relation.name}"
-        topic, now_us = f"{self.name}.{name}", time.time_ns() // 1_000
-        block = source_block(self.name, self._database, relation.schema, relation.name, "true")
-        source = block(
-            ms=now_us // 1_000,
-            us=now_us,
-            ns=now_us * 1_000,
-            sequence=sequence(None, point),
-            xid="null",
-            lsn=point,
-        )
+        self._tell("snapshot begun", table, f"about {table.rows} rows")
         known = self._versions.knows(name)
-        records: list[Record] = self._versions.record(self.name, relation, there.key, point)
+        records: list[Record] = self._versions.record(self.name, relation, copy.there.key, point)
         if self._place.again or known:
-            around = Around(topic, source, envelope.stamp(), now_us // 1_000)
+            around = Around(copy.topic, copy.source, envelope.stamp(), copy.at_ms)
             yield Part([*records, envelope.truncated(around)], None, (around,))
             records = []
-        columns = ", ".join(map(identifier, shape.names))
-        only = "" if table.partitioned else "ONLY "
-        whole = f"{only}{identifier(relation.schema)}.{identifier(relation.name)}"
-        wire.command(f"COPY (SELECT {columns} FROM {whole}) TO STDOUT")  # noqa: S608  quoted
-        get, new, total, size, at_ms = wire.pg.get_copy_data, tuple.__new__, 0, 0, now_us // 1_000
-        rest = f',"source":{source},"transaction":null,"op":"r"'
-        read = reader('{"before":null,"after":', f"{rest},{envelope.stamp()}}}")
+        total = 0
         self.progress = Progress(name, 0, table.rows)
-        while True:
-            count, line = get(0)
-            if count < 0:
-                break
-            key, value = read(line)
-            records.append(new(Record, (topic, key, value, at_ms)))
-            size += count
-            if len(records) >= PART_RECORDS or size >= PART_BYTES:
-                size = 0
-                total += len(records)
-                self.progress = Progress(name, total, table.rows)
-                read = reader('{"before":null,"after":', f"{rest},{envelope.stamp()}}}")
-                yield Part(records, None)
-                records = []
-        wire.finish_copy()
-        self.progress = Progress(name, total + len(records), table.rows)
+        for rows in copies.rows(copy):
+            total += len(rows)
+            self.progress = Progress(name, total, table.rows)
+            yield Part(records if rows else [], None)
+            records = rows or records
         self._tell("snapshot finished", table, f"as of {lsn_text(point)}")
         tables = self._place.tables | {name: lsn_text(point)}
         self._place = msgspec.structs.replace(self._place, tables=tables)
@@ -386,7 +411,7 @@ class PostgresSource:
     ) -> Iterator[Part]:
         """Messages as they come. A part ends where the socket is empty, or where it is full."""
         chunks = self._chunks
-        get, message = wire.pg.get_copy_data, b""
+        get = wire.pg.get_copy_data
         wait_s, told, size = QUIET_S, (changes.lsn, chunks.pending), 0
         while True:
             count, data = get(1)
@@ -409,7 +434,6 @@ class PostgresSource:
                 raise Away(f"capture {self.name}: the server has ended the stream")
             chunks.step()
             if changes.done or (changes.lsn, chunks.pending) != told:
-                self.lag_bytes = max(0, _u64(message, 9) - changes.lsn) if message[:1] == b"w" else 0
                 told, wait_s = (changes.lsn, chunks.pending), QUIET_S
                 yield from self._parts(changes, 1 << 62)
             self._look_in_time(catalogue)

@@ -72,7 +72,7 @@ class Replica:
         cursor.execute("SET @master_binlog_checksum = %s", ("CRC32" if checksum else "NONE",))
         cursor.execute(f"SET @master_heartbeat_period = {HEARTBEAT_S * 1_000_000_000}")
         if isinstance(have, MySqlGtids):
-            self._register()
+            self.register()
             body = have.packed()
             self._command(0x1E, struct.pack("<HIIQI", 4, self._server_id, 0, 4, len(body)) + body)
             return
@@ -80,7 +80,7 @@ class Replica:
         cursor.execute("SET @slave_connect_state = %s", (str(have) if str(have) != NOTHING else "",))
         cursor.execute("SET @slave_gtid_strict_mode = 0")
         cursor.execute("SET @slave_gtid_ignore_duplicates = 0")
-        self._register()
+        self.register()
         self._command(0x12, struct.pack("<IHI", 4, 0, self._server_id))
 
     def events(self) -> Iterator[list[bytes]]:
@@ -108,7 +108,8 @@ class Replica:
             if events:
                 yield events
 
-    def _register(self) -> None:
+    def register(self) -> None:
+        """Says who we are; the server refuses a user who may not replicate."""
         body = struct.pack("<I", self._server_id) + b"\x09headwater\0\0" + struct.pack("<HII", 0, 0, 0)
         self._command(0x15, body)
         self._connection._read_ok_packet()  # noqa: SLF001

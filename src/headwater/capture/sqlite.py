@@ -76,6 +76,20 @@ class SqliteSource:
         with self._border(), suppress(sqlite3.OperationalError):
             self._opened[0].execute(f"DELETE FROM {CHANGES} WHERE number <= ?", (int(position),))  # noqa: S608  constant
 
+    def prepare(self, *, begun: bool) -> list[str]:
+        """Puts the triggers on the tables, unless they are there; says which. Those of a capture that has `begun` must be there."""
+        with self._border():
+            db = self._open()
+            try:
+                if begun and not shapes(db):
+                    raise self._untriggered()
+                made = [] if begun else install(db, self._tables)
+            finally:
+                self.close()
+        kept = [table for table in self._tables if table not in made]
+        lines = {"triggers are made": made, "triggers are there": kept}
+        return [f"{what}: {', '.join(tables)}" for what, tables in lines.items() if tables]
+
     def remove(self) -> None:
         """Takes the triggers and what they have written away."""
         with self._border():
@@ -130,6 +144,8 @@ class SqliteSource:
         while True:
             found = db.execute("PRAGMA schema_version").fetchone()
             if found != known:
+                if not shapes(db):
+                    raise self._untriggered()
                 install(db, self._tables, rows=True)
                 writers = {number: _Writer(self.name, shape, "false") for number, shape in shapes(db).items()}
                 known = db.execute("PRAGMA schema_version").fetchone()
@@ -175,10 +191,7 @@ class SqliteSource:
     def _check(self, db: sqlite3.Connection, position: int) -> None:
         """Whether what comes behind a position is all there."""
         if not shapes(db):
-            raise CaptureError(
-                f"the triggers of {self._path.name} were removed",
-                hint="take a new snapshot: what was written since is not known",
-            )
+            raise self._untriggered()
         end = last_number(db)
         (first,) = db.execute(f"SELECT coalesce(min(number), ?) FROM {CHANGES}", (end + 1,)).fetchone()  # noqa: S608  constant
         if position > end:
@@ -195,6 +208,12 @@ class SqliteSource:
                 expected=str(position + 1),
                 hint="another capture has read them: give each file one capture, and take a new snapshot",
             )
+
+    def _untriggered(self) -> CaptureError:
+        return CaptureError(
+            f"the triggers of {self._path.name} were removed",
+            hint="take a new snapshot: what was written since is not known",
+        )
 
     @contextmanager
     def _border(self) -> Iterator[None]:
