@@ -14,7 +14,8 @@ from headwater.capture import MariaDB, Polling, Postgres, Sqlite
 from headwater.capture.control import Command, send
 from headwater.capture.feed import Feed, restart
 from headwater.capture.ledger import last_state
-from headwater.capture.postgres import PostgresSource, anew, slot_name
+from headwater.capture.pgplace import anew
+from headwater.capture.postgres import PostgresSource, slot_name
 from headwater.capture.source import Part
 from headwater.cli import cli
 from headwater.client import Client, producer

@@ -137,7 +137,7 @@ class Postgres(Concealing, frozen=True):
         return audit(name, self.url, _whole(table), log, slot=slot, decimals=self.decimals)
 
     def anew(self) -> str:
-        from headwater.capture.postgres import anew  # noqa: PLC0415  declaring loads no driver
+        from headwater.capture.pgplace import anew  # noqa: PLC0415  declaring loads no driver
 
         return anew()
 

@@ -18,7 +18,7 @@ import msgspec
 
 from headwater.capture import envelope
 from headwater.capture.alarm import PastLimit
-from headwater.capture.chunks import Chunked, chunked
+from headwater.capture.chunks import chunked
 from headwater.capture.control import Command, Notice
 from headwater.capture.envelope import Around
 from headwater.capture.pgasked import Guard, NoticingVersions, published_as
@@ -27,12 +27,13 @@ from headwater.capture.pgchanges import Changes
 from headwater.capture.pgchunks import Chunks
 from headwater.capture.pgconnect import Wire, connect, failures, psycopg
 from headwater.capture.pgoutput import lsn_text, parse_lsn
+from headwater.capture.pgplace import Place, decode, encode, still_known
 from headwater.capture.pgsnapshot import WORKERS, Copies, Copy, copy_of
 from headwater.capture.pgtypes import Decimals
 from headwater.capture.source import Part, Progress, Record
 from headwater.errors import Away, CaptureError, one_line
 
-__all__ = ["Place", "PostgresSource", "anew", "slot_name"]
+__all__ = ["PostgresSource", "slot_name"]
 
 PART_RECORDS = 5_000
 PART_BYTES = 8 << 20
@@ -50,23 +51,6 @@ LAG_S = 1.0
 """So old may be what the server has said of the end of its log."""
 
 logger = logging.getLogger(__name__)
-
-
-class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A position: of which server, behind which commit, and from where on each table's changes count."""
-
-    system: str
-    lsn: str
-    tables: dict[str, str] = {}
-    """By table, the point that its snapshot stands for; one that is missing has no snapshot yet."""
-    snapshots: tuple[Chunked, ...] = ()
-    """Tables that are read again beside the stream, and how far that is."""
-    stopped: dict[str, str] = {}
-    """Tables that cannot go on, and why."""
-    members: dict[str, str] = {}
-    """By table, what the catalogue has called it and its entry in the publication since its snapshot (`Catalogue.members`)."""
-    again: bool = False
-    """Whether the topics have rows from before: a snapshot begins with a truncate then."""
 
 
 def slot_name(name: str) -> str:
@@ -128,17 +112,17 @@ class PostgresSource:
         self._wire = self._asking = None
 
     def confirm(self, position: str) -> None:
-        self._confirmed = parse_lsn(_decode(position).lsn)
+        self._confirmed = parse_lsn(decode(position).lsn)
         self._say()
 
     def asked(self, position: str, command: Command) -> str:
         """A snapshot of one table: in chunks beside the stream, or anew with a truncate."""
-        place = _decode(position)
+        place = decode(position)
         name = published_as(command.table, place.tables)
         if not command.incremental:
             kept = {each: lsn for each, lsn in place.tables.items() if each != name}
             stopped = {each: why for each, why in place.stopped.items() if each != name}
-            return _encode(msgspec.structs.replace(place, tables=kept, stopped=stopped, again=True))
+            return encode(msgspec.structs.replace(place, tables=kept, stopped=stopped, again=True))
         if name in place.stopped:
             raise CaptureError(
                 f"table {name} is stopped",
@@ -146,7 +130,7 @@ class PostgresSource:
                 hint=f"`--table {name}` alone begins it anew",
             )
         asked = chunked(msgspec.structs.replace(command, table=name))
-        return _encode(msgspec.structs.replace(place, snapshots=(*place.snapshots, asked)))
+        return encode(msgspec.structs.replace(place, snapshots=(*place.snapshots, asked)))
 
     def retained_bytes(self) -> int:
         """How much of the server's log the slot holds."""
@@ -190,13 +174,13 @@ class PostgresSource:
             before = catalogue.members(self.slot)
             published = self._publish(catalogue)
             slot = catalogue.slot(self.slot)
-            known = None if position is None else _decode(position)
+            known = None if position is None else decode(position)
             if known is not None and known.again and not known.system:
                 self._drop(slot)
                 place, slot = Place(system, "0/0", again=True), None
             else:
                 place = self._check(catalogue, system, slot, known)
-            place = self._place = _known(place, before, catalogue.members(self.slot))
+            place = self._place = still_known(place, before, catalogue.members(self.slot))
             self._confirmed = slot.confirmed if slot else 0
             missing = [each for each in published if ".".join(each) not in place.tables]
             self._warn(catalogue.unidentified(self.slot).intersection(missing))
@@ -348,7 +332,7 @@ class PostgresSource:
             wire.command(f"DROP_REPLICATION_SLOT {slot}")
         self.progress = None
         self._place = msgspec.structs.replace(self._place, again=False)
-        yield Part([], _encode(self._place))
+        yield Part([], encode(self._place))
 
     def _tell(self, what: str, table: Published, text: str) -> None:
         whole = f"{table.relation.schema}.{table.relation.name}"
@@ -374,7 +358,7 @@ class PostgresSource:
         self._tell("snapshot finished", table, f"as of {lsn_text(point)}")
         tables = self._place.tables | {name: lsn_text(point)}
         self._place = msgspec.structs.replace(self._place, tables=tables)
-        yield Part(records, _encode(self._place))
+        yield Part(records, encode(self._place))
 
     def _stream(self, wire: Wire, catalogue: Catalogue) -> Iterator[Part]:
         at = parse_lsn(self._place.lsn)
@@ -460,7 +444,7 @@ class PostgresSource:
             rest = records[done:]
             changes.records, changes.done = rest, 0
             del records[done:]
-            yield Part(records, _encode(self._place), truncated=changes.truncated)
+            yield Part(records, encode(self._place), truncated=changes.truncated)
             records = rest
         elif not records:  # inside a transaction, of which nothing but rows that are passed over has come
             yield Part([], None)
@@ -504,31 +488,5 @@ class PostgresSource:
             return  # not streaming yet, or no longer: the reader will meet it
 
 
-def _known(place: Place, before: dict[str, str], members: dict[str, str]) -> Place:
-    """The place without tables that were not captured for a while: changes in between are missing, so they begin anew.
-
-    `before` is what was published when we came; positions of older versions say nothing of that themselves.
-    """
-    was = before | place.members
-    tables = {
-        each: lsn for each, lsn in place.tables.items() if each in members and was.get(each) == members[each]
-    }
-    stopped = {each: why for each, why in place.stopped.items() if each in tables}
-    return msgspec.structs.replace(place, tables=tables, stopped=stopped, members=members)
-
-
 def _u64(message: bytes, at: int) -> int:
     return int.from_bytes(message[at : at + 8])
-
-
-def _encode(place: Place) -> str:
-    return msgspec.json.encode(place).decode()
-
-
-def _decode(position: str) -> Place:
-    return msgspec.json.decode(position, type=Place)
-
-
-def anew() -> str:
-    """The position of a capture that drops its slot and takes its snapshot again."""
-    return _encode(Place("", "0/0", again=True))
