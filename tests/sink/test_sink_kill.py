@@ -263,7 +263,11 @@ def test_whatever_is_killed_every_store_is_what_the_log_says(scene, tmp_path, se
         assert set(scene.receiver.ids()) == ids, what
         assert query(database, "SELECT what FROM audit") == [], f"seed {seed}"
         names = [name for name, *_ in sinks]
-        wait_until(lambda: not waiting(log, *names), 30, f"{what} the sinks have told that they are done")
+        try:
+            wait_until(lambda: not waiting(log, *names), 30)
+        except TimeoutError as error:
+            left = [each for each in check(log.log, names) if each.waiting]
+            raise AssertionError(f"{what} the sinks have not told that they are done: {left}") from error
         watcher.end()
         assert watcher.faults == [], what
         assert min(watcher.looks[store] for store in ("PostgreSQL", "Redis", "SQLite")) > len(kinds)

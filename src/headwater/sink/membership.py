@@ -142,12 +142,15 @@ class Membership:
         return all(self._ends.get(p, -1) >= offset for p, offset in self.next.items())
 
     def applied(self, batch: Batch) -> None:
-        """The store has a batch: counts what was not there before, and goes on behind it."""
+        """The store has a batch: counts what was not there before, and goes on behind it.
+
+        What the client had fetched before a partition was claimed may still come once: it stands in front of where the store is.
+        """
         fresh = Counter(each.partition for each in batch.changes if each.offset >= self.next[each.partition])
         for partition, count in fresh.items():
             known = self._counted[partition]
             self._counted[partition] = Counted(known.since, known.applied + count)
-        self.next |= batch.upto
+        self.next |= {partition: max(upto, self.next[partition]) for partition, upto in batch.upto.items()}
 
     def behind(self) -> int:
         """Records between the store and the end of the log, as far as the client knows."""
