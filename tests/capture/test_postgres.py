@@ -10,7 +10,8 @@ import pytest
 from captured import events, execute, running, streaming, table
 from headwater.capture.feed import Feed, restart
 from headwater.capture.ledger import last_state
-from headwater.capture.postgres import PostgresSource, anew, slot_name
+from headwater.capture.pgplace import anew
+from headwater.capture.postgres import PostgresSource, slot_name
 from headwater.client import Client
 from headwater.errors import CaptureError
 from servers import wait_until
