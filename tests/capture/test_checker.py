@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from captured import Event, once_in_order, table
+from captured import Event, Unknown, once_in_order, table
 
 SOURCES = {
     "postgres": [{"lsn": lsn} for lsn in (90, 100, 110, 120, 130)],
@@ -36,6 +36,14 @@ def sound(request) -> list[Event]:
 def test_a_topic_that_is_right_passes(sound):
     once_in_order(sound)
     assert table(sound, "t") == {'{"id": 2}': {"id": 2, "n": 0}}
+
+
+def test_a_row_that_was_never_there_is_found_unless_a_truncate_comes_behind_it(sound):
+    with pytest.raises(Unknown, match="changed and was not there"):
+        table(sound[1:], "t")
+    if "lsn" in sound[1].value["source"]:
+        truncate = {"op": "t", "after": None, "source": {"lsn": 140, "snapshot": "false"}}
+        assert table([*sound[1:], Event("t", None, truncate)], "t") == table(sound, "t")
 
 
 def test_an_update_that_comes_again_is_found(sound):
