@@ -179,7 +179,7 @@ def running(feed: Feed) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(120)
     if failures:
         raise failures[0]
 
@@ -221,13 +221,13 @@ class CaptureProcess:
     def wait(self) -> int:
         """How it has ended by itself."""
         assert self._process is not None
-        return self._process.wait(60)
+        return self._process.wait(120)
 
     def end(self, number: signal.Signals) -> int:
         assert self._process is not None
         assert self._process.poll() is None, self.log.read_text()[-3000:]
         self._process.send_signal(number)
-        return self._process.wait(30)
+        return self._process.wait(120)
 
 
 def committed(log: str, name: str) -> State | None:

@@ -48,7 +48,7 @@ def reading(source: Source, position: str | None) -> Iterator[Iterator[Part]]:
         source.close()
 
 
-def until(parts: Iterator[Part], position: str, seconds: float = 60) -> list[Part]:
+def until(parts: Iterator[Part], position: str, seconds: float = 240) -> list[Part]:
     """The parts that say something, up to a position."""
     found, limit = [], time.monotonic() + seconds
     for part in parts:

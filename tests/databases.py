@@ -80,7 +80,7 @@ class PostgresProcess:
         """Stops it and removes its folder."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)  # "fast": sessions are ended
-            self._process.wait(30)
+            self._process.wait(120)
         shutil.rmtree(self.folder)
 
     @property
@@ -138,7 +138,7 @@ class RedisProcess:
     def end(self, number: signal.Signals = signal.SIGKILL) -> None:
         assert self._process is not None
         self._process.send_signal(number)
-        self._process.wait(30)
+        self._process.wait(120)
 
     def _ready(self) -> bool:
         assert self._process is not None
@@ -214,7 +214,7 @@ class MariaDBProcess:
         """Ends it in order, with nothing left to recover from its binlog."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
-            self._process.wait(30)
+            self._process.wait(120)
 
     def end(self) -> None:
         """Stops it and removes its folder."""

@@ -31,19 +31,23 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+PATIENCE = 4
+"""By how much a machine may be slower than a quiet one before a limit of the tests is taken for a fault."""
+
+
 def wait_until(condition: Callable[[], object], seconds: float = 30, what: str = "the condition") -> None:
-    """Waits for a condition with a limit."""
-    limit = time.monotonic() + seconds
+    """Waits for a condition with a limit: the seconds that a quiet machine never needs, times our patience."""
+    limit = time.monotonic() + seconds * PATIENCE
     while not condition():
         if time.monotonic() > limit:
-            raise TimeoutError(f"{what} did not come true within {seconds} s")
+            raise TimeoutError(f"{what} did not come true within {seconds * PATIENCE} s")
         time.sleep(0.02)
 
 
 def create_topic(admin: AdminClient, name: str, partitions: int = 1, **settings: str) -> str:
     """Makes a topic and waits until it can be used: Apache Kafka confirms one before its broker knows it and takes records for it."""
     config = {key.replace("_", "."): value for key, value in settings.items()}
-    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(20)
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(60)
     places = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
     wait_until(
         lambda: all(end.exception(10) is None for end in admin.list_offsets(places).values()),
@@ -101,7 +105,7 @@ class BrokerProcess:
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         assert self._process is not None
         self._process.send_signal(number)
-        return self._process.wait(timeout=20)
+        return self._process.wait(timeout=120)
 
     @property
     def pid(self) -> int:
@@ -214,7 +218,7 @@ class KafkaProcess:
                 "-c",
                 str(properties),
             ]
-            subprocess.run(format_command, check=True, capture_output=True, timeout=60)
+            subprocess.run(format_command, check=True, capture_output=True, timeout=400)
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._java, "kafka.Kafka", str(properties)], stdout=log, stderr=log
@@ -224,7 +228,7 @@ class KafkaProcess:
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         assert self._process is not None
         self._process.send_signal(number)
-        return self._process.wait(timeout=60)
+        return self._process.wait(timeout=120)
 
     @property
     def pid(self) -> int:
@@ -284,7 +288,7 @@ class OpenSearchProcess:
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         assert self._process is not None
         self._process.send_signal(number)
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=120)
 
     def _answers(self) -> bool:
         assert self._process is not None

@@ -29,7 +29,7 @@ def environment(**changes):
 def headwater(*arguments, cwd=None, **changes):
     command = [sys.executable, "-m", "headwater", *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd, env=environment(**changes)
+        command, capture_output=True, text=True, timeout=400, check=False, cwd=cwd, env=environment(**changes)
     )
 
 

@@ -121,7 +121,7 @@ def test_a_stretch_of_a_topic_is_replayed_with_keys_headers_and_times(headwater,
         producer.produce(
             topic, f"v{i}", f"k{i}", i % 2, timestamp=BASE_MS + i * 1000, headers=[("n", str(i).encode())]
         )
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
     said = headwater(
         "replay",

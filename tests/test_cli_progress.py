@@ -40,7 +40,7 @@ def shown(console: Console, enough) -> None:
         wait_until(lambda: failures or enough())
     finally:
         over.set()
-        thread.join(10)
+        thread.join(120)
     assert failures == []
 
 

@@ -64,7 +64,7 @@ class Caller(threading.Thread):
             self.error = error
 
     def end(self) -> None:
-        self.join(30)
+        self.join(120)
         assert not self.is_alive()
 
 
@@ -269,7 +269,7 @@ def start(*arguments: object) -> subprocess.Popen:
 
 def kill(process: subprocess.Popen) -> None:
     process.kill()
-    process.wait(20)
+    process.wait(120)
     process.stdout.close()
 
 
@@ -300,7 +300,7 @@ def test_kills_while_the_file_is_sent_neither_lose_nor_double_a_record(bootstrap
         kill(process)
         process = start(bootstrap, topic, tmp_path, "4000/s burst 400", 0, 0)
     assert process.stdout.readline() == "returned\n"
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     process.stdout.close()
     assert_in_order(bootstrap, topic, 20_000)
 
@@ -340,4 +340,4 @@ def test_a_console_with_too_many_connections_says_so_and_serves_again_when_they_
         wait_until(lambda: status() == 200, 20, "an answer again")
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)

@@ -38,7 +38,7 @@ def view(bootstrap) -> str:
     out = producer(bootstrap)
     for n in range(60):
         out.produce(name, b"%d" % n, partition=n % 2)
-    assert out.flush(20) == 0
+    assert out.flush(60) == 0
     return name
 
 
@@ -117,7 +117,7 @@ def test_the_status_of_a_view_says_for_whom_it_waits(bootstrap, view, tmp_path):
     out = producer(bootstrap)
     for _ in range(300):
         out.produce(view, b"x", partition=0)
-    assert out.flush(20) == 0
+    assert out.flush(60) == 0
     file = tmp_path / "app.py"
     file.write_text(APP.format(view=view))
     settings = {"HEADWATER_LOG": f"kafka://{bootstrap}", "HEADWATER_PACE_RECORDS": "1000"}

@@ -295,7 +295,7 @@ def test_a_wait_outlives_a_log_that_is_killed_and_started_again(own_broker, view
         own_broker.end(signal.SIGKILL)
         own_broker.start()
         Driver(log, view).publish({"orders": {0: 2}}, {"de": b"{}"})
-        waiting.join(60)
+        waiting.join(120)
     assert found == [Position({view: {0: 1}})]
 
 

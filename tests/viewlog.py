@@ -23,7 +23,7 @@ class ViewLog:
         return create_topic(self.admin, name or self.name(), partitions, cleanup_policy=policy)
 
     def delete(self, name: str) -> None:
-        self.admin.delete_topics([name])[name].result(20)
+        self.admin.delete_topics([name])[name].result(60)
 
     def put(self, topic: str, rows: dict, **place: int) -> None:
         """Writes the rows by key (None deletes) and returns when all are acknowledged."""

@@ -43,7 +43,7 @@ def plant(log: str, topic: str, *records: tuple[str, dict | None]) -> None:
     sender = producer(log)
     for key, value in records:
         sender.produce(topic, None if value is None else json.dumps(value), key)
-    assert sender.flush(10) == 0
+    assert sender.flush(60) == 0
 
 
 def test_lost_old_and_ghost_rows_are_found_and_repaired(name, url, broker):

@@ -53,7 +53,7 @@ def test_a_paused_capture_reads_nothing_also_after_a_restart(name: str, broker, 
         assert ids() == [1]
         sender = producer(log)
         sender.produce(f"{name}.control", b"no command")
-        sender.flush(10)
+        sender.flush(60)
         send(log, name, Command("resume"))
         wait_until(lambda: ids() == [1, 2])
     assert told(log, name) == ["paused", "resumed"]
@@ -302,7 +302,7 @@ def test_a_capture_is_looked_after_by_commands(command, name, url, broker, monke
         ghost = events(log, name)[0].value
         sender = producer(log)
         sender.produce(topic, json.dumps(ghost | {"after": {"id": 9}}), '{"id":9}')
-        sender.flush(10)
+        sender.flush(60)
         assert '{"id":9}' in command("audit", app=True, code=1)
         assert "snapshot finished" in command("audit", "--table", "t", "--repair", app=True)
         assert "no difference" in command("audit", app=True)

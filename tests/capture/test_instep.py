@@ -70,7 +70,7 @@ def test_captured_stores_are_in_step_and_those_written_twice_drift(
             }
     finally:
         stop.set()
-        following.join(30)
+        following.join(120)
         captured.remove("shop")
     assert shop.report(truth, both).count("\n") == 5
     wrong = {name: len(shop.differing(truth, rows)) for name, rows in both.items()}

@@ -328,7 +328,7 @@ def test_an_audit_finds_and_repairs_lost_old_and_ghost_rows_while_writers_go_on(
             ('{"id":7777}', old | {"after": old["after"] | {"id": 7777}}),
         ):
             sender.produce(lab.topic("t"), json.dumps(value), key)
-        assert sender.flush(10) == 0
+        assert sender.flush(60) == 0
         differences = declared.audit(lab.name, lab.log, table).differences
         assert [one.table_rows - one.topic_rows for one in differences] == [1, 0, -1]
         assert differences[-1].within.ghosts == ('{"id":7777}',)

@@ -46,7 +46,7 @@ def consumer(bootstrap, **settings):
 
 
 def consume(reader, count):
-    found, limit = [], time.monotonic() + 30
+    found, limit = [], time.monotonic() + 120
     while len(found) < count and time.monotonic() < limit:
         for message in reader.consume(500, 0.2):
             assert message.error() is None
@@ -124,7 +124,7 @@ def test_offsets_are_found_by_time(bootstrap, topic):
     for i in range(100):
         producer.produce(topic, b"x", partition=0, timestamp=hour_ago_ms + i * 1000)
         if i % 10 == 9:
-            producer.flush(10)
+            producer.flush(60)
     reader = consumer(bootstrap)
     (found,) = reader.offsets_for_times([TopicPartition(topic, 0, hour_ago_ms + 41_500)], 10)
     (end,) = reader.offsets_for_times([TopicPartition(topic, 0, hour_ago_ms + 9_000_000)], 10)
@@ -140,7 +140,7 @@ def test_a_waiting_fetch_is_answered_as_soon_as_a_record_arrives(bootstrap, topi
     assert reader.poll(0.5) is None
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     producer.produce(topic, b"now", partition=0)
-    producer.flush(10)
+    producer.flush(60)
 
     message = reader.poll(5)
     assert message is not None
@@ -170,12 +170,12 @@ def test_topics_are_created_listed_and_deleted(bootstrap):
     name = create_topic(admin, f"life-{uuid.uuid4().hex[:8]}", 3, cleanup_policy="compact")
     assert len(admin.list_topics(timeout=10).topics[name].partitions) == 3
     with pytest.raises(KafkaException, match="already exists"):
-        admin.create_topics([NewTopic(name, 3, 1)])[name].result(10)
+        admin.create_topics([NewTopic(name, 3, 1)])[name].result(60)
     with pytest.raises(KafkaException, match="Unknown topic config"):
-        admin.create_topics([NewTopic(name + "x", 1, 1, config={"no.such": "1"})])[name + "x"].result(10)
+        admin.create_topics([NewTopic(name + "x", 1, 1, config={"no.such": "1"})])[name + "x"].result(60)
     with pytest.raises(KafkaException):
-        admin.create_topics([NewTopic("bad/name", 1, 1)])["bad/name"].result(10)
-    admin.delete_topics([name])[name].result(10)
+        admin.create_topics([NewTopic("bad/name", 1, 1)])["bad/name"].result(60)
+    admin.delete_topics([name])[name].result(60)
     wait_until(lambda: name not in admin.list_topics(timeout=10).topics, 10, "the deletion")
 
 
@@ -186,9 +186,9 @@ def test_groups_are_listed_and_described(bootstrap, topic):
     wait_until(lambda: reader.poll(0.05) or reader.assignment(), what="an assignment")
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    listed = admin.list_consumer_groups().result(10)
+    listed = admin.list_consumer_groups().result(60)
     assert group in [g.group_id for g in listed.valid]
-    described = admin.describe_consumer_groups([group])[group].result(10)
+    described = admin.describe_consumer_groups([group])[group].result(60)
     assert described.state.name == "STABLE"
     assert [len(m.assignment.topic_partitions) for m in described.members] == [2]
     reader.close()

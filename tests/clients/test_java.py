@@ -20,7 +20,7 @@ def tool(bootstrap):
     def run(main, *arguments, text=""):
         java = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_jars()}/*"]
         command = [*java, f"org.apache.kafka.tools.{main}", "--bootstrap-server", bootstrap, *arguments]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=400, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

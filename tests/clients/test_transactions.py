@@ -22,7 +22,7 @@ def new_topic(bootstrap, partitions=2):
     return create_topic(admin, f"txn-{uuid.uuid4().hex[:8]}", partitions)
 
 
-def read(bootstrap, topic, *, isolation="read_committed", partitions=2, seconds=10):
+def read(bootstrap, topic, *, isolation="read_committed", partitions=2, seconds=40):
     """Everything that is readable now, by partition; ends when the reader has come to the end of every partition."""
     reader = Consumer(
         {
@@ -69,13 +69,13 @@ def test_an_open_transaction_holds_committed_readers_and_no_others(bootstrap):
     topic, writer = new_topic(bootstrap), producer(bootstrap, uuid.uuid4().hex)
     writer.begin_transaction()
     writer.produce(topic, b"open", partition=0)
-    writer.flush(10)
+    writer.flush(60)
     plain = Producer({"bootstrap.servers": bootstrap})
     plain.produce(topic, b"behind", partition=0)
     plain.produce(topic, b"elsewhere", partition=1)
-    plain.flush(10)
+    plain.flush(60)
 
-    assert read(bootstrap, topic, seconds=2) == {0: [], 1: [b"elsewhere"]}
+    assert read(bootstrap, topic, seconds=10) == {0: [], 1: [b"elsewhere"]}
     assert read(bootstrap, topic, isolation="read_uncommitted")[0] == [b"open", b"behind"]
     writer.commit_transaction(30)
     assert read(bootstrap, topic)[0] == [b"open", b"behind"]
@@ -86,7 +86,7 @@ def test_the_last_incarnation_of_a_producer_fences_the_former_one_and_aborts_wha
     old = producer(bootstrap, name)
     old.begin_transaction()
     old.produce(topic, b"from the old one", partition=0)
-    old.flush(10)
+    old.flush(60)
     new = producer(bootstrap, name)
     new.begin_transaction()
     new.produce(topic, b"from the new one", partition=0)
@@ -128,10 +128,10 @@ def test_a_transaction_left_open_is_aborted_when_its_time_is_over(bootstrap):
     )
     writer.begin_transaction()
     writer.produce(topic, b"left open", partition=0)
-    writer.flush(10)
+    writer.flush(60)
     plain = Producer({"bootstrap.servers": bootstrap})
     plain.produce(topic, b"behind", partition=0)
-    plain.flush(10)
+    plain.flush(60)
 
     wait_until(lambda: read(bootstrap, topic, seconds=1)[0] == [b"behind"], 15, "the abort")
     with pytest.raises(KafkaException):
@@ -145,11 +145,11 @@ def test_open_and_decided_transactions_survive_a_kill_of_the_broker(own_broker):
     for writer in (done, left):
         writer.begin_transaction()
         writer.produce(topic, b"done" if writer is done else b"left", partition=0)
-        writer.flush(10)
+        writer.flush(60)
     done.commit_transaction(30)
     own_broker.end(signal.SIGKILL)
     own_broker.start()
 
-    assert read(bootstrap, topic, seconds=2)[0] == [b"done"]
+    assert read(bootstrap, topic, seconds=10)[0] == [b"done"]
     left.commit_transaction(60)
     assert sorted(read(bootstrap, topic)[0]) == [b"done", b"left"]

@@ -23,7 +23,7 @@ __all__ = ["KILLS_PER_LIFE", "Lived", "live"]
 
 KILLS_PER_LIFE = 10
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-READ_S = 30
+READ_S = 120
 PROGRESS_S = 1.0
 """How long a kill waits for a client to go on: librdkafka looks for its coordinator every half second."""
 
@@ -112,7 +112,7 @@ def _create_topics(bootstrap: str, partitions: int, chance: random.Random) -> No
     topics = [NewTopic(name, partitions, 1, config=settings) for name in (LEDGER, SOURCE, TARGET)]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for created in admin.create_topics(topics).values():
-        created.result(10)
+        created.result(60)
 
 
 def _read(bootstrap: str, topic: str, partitions: int) -> dict[Place, list[tuple[int, str]]]:

@@ -29,7 +29,7 @@ def test_a_group_goes_on_from_its_commit_after_a_kill(own_broker):
     producer = Producer({"bootstrap.servers": own_broker.bootstrap})
     for i in range(10):
         producer.produce("numbers", str(i), partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     reader = Consumer({"bootstrap.servers": own_broker.bootstrap, "group.id": "g"})
     reader.commit(offsets=[TopicPartition("numbers", 0, 7)], asynchronous=False)
     own_broker.end(signal.SIGKILL)
@@ -42,7 +42,7 @@ def test_a_group_goes_on_from_its_commit_after_a_kill(own_broker):
 def test_a_clean_stop_keeps_everything(own_broker):
     producer = Producer({"bootstrap.servers": own_broker.bootstrap})
     producer.produce("t", b"kept", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     assert own_broker.end() == 0
     own_broker.start()
     reader = Consumer(
@@ -56,7 +56,7 @@ def test_a_clean_stop_keeps_everything(own_broker):
 def test_members_of_a_group_go_on_after_a_kill_without_joining_again(own_broker):
     producer = Producer({"bootstrap.servers": own_broker.bootstrap})
     producer.produce("t", b"before", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     rebalances = []
     reader = Consumer(
         {"bootstrap.servers": own_broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
@@ -66,7 +66,7 @@ def test_members_of_a_group_go_on_after_a_kill_without_joining_again(own_broker)
     own_broker.end(signal.SIGKILL)
     own_broker.start()
     producer.produce("t", b"after", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
     assert reader.poll(20).value() == b"after"
     reader.commit(asynchronous=False)

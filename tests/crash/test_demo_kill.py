@@ -9,7 +9,7 @@ from demoprocess import DemoProcess
 from servers import wait_until
 
 SECONDS = 25
-END_S = 360
+END_S = 1200
 
 
 def alive(pid):
@@ -28,7 +28,7 @@ def run_to_the_end(demo, part):
     assert demo.parts() == []
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(2400)
 @pytest.mark.spark
 @pytest.mark.own_spark
 def test_views_are_right_after_kill_9_of_the_spark_driver(tmp_path):
@@ -40,7 +40,7 @@ def test_views_are_right_after_kill_9_of_the_spark_driver(tmp_path):
         run_to_the_end(demo, "pipeline")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(2400)
 @pytest.mark.spark
 @pytest.mark.own_spark
 def test_views_are_right_after_kill_9_of_the_broker(tmp_path):
@@ -50,7 +50,7 @@ def test_views_are_right_after_kill_9_of_the_broker(tmp_path):
         run_to_the_end(demo, "broker")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @pytest.mark.spark
 @pytest.mark.own_spark
 def test_nothing_is_left_of_a_demo_that_was_killed_itself(tmp_path):

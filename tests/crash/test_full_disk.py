@@ -56,7 +56,7 @@ class Told:
 
 def create(server: BrokerProcess, topic: str) -> None:
     asking = admin(server.bootstrap)
-    asking.create_topics([NewTopic(topic, 1, 1, config=SEGMENT)])[topic].result(20)
+    asking.create_topics([NewTopic(topic, 1, 1, config=SEGMENT)])[topic].result(60)
 
 
 def read(server: BrokerProcess) -> list[bytes]:

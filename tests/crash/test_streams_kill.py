@@ -53,7 +53,7 @@ def test_word_counts_are_exact_although_the_application_is_killed(own_broker, tm
     bootstrap = own_broker.bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for name in (SOURCE, TARGET):
-        admin.create_topics([NewTopic(name, 2, 1)])[name].result(10)
+        admin.create_topics([NewTopic(name, 2, 1)])[name].result(60)
     producer, expected, counts = Producer({"bootstrap.servers": bootstrap}), Counter(), Counts(bootstrap)
 
     def send(lines):
@@ -63,7 +63,7 @@ def test_word_counts_are_exact_although_the_application_is_killed(own_broker, tm
             producer.produce(SOURCE, line, str(i))
             producer.poll(0)
             time.sleep(0.002)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
     running = start_word_count(tmp_path, bootstrap)
     try:
@@ -71,12 +71,12 @@ def test_word_counts_are_exact_although_the_application_is_killed(own_broker, tm
         wait_until(counts.read, 90, "the first counts")
         send(LINES)
         running.send_signal(signal.SIGKILL)
-        running.wait(10)
+        running.wait(120)
         send(LINES)
         running = start_word_count(tmp_path, bootstrap)
         wait_until(lambda: counts.read() == expected, 120, f"all counts: {counts.newest} of {expected}")
     finally:
         running.send_signal(signal.SIGKILL)
-        running.wait(10)
+        running.wait(120)
         counts.close()
     assert counts.repeated == []

@@ -18,7 +18,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-CHANGE_MS = 60_000
+CHANGE_MS = 240_000
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def page():
         browser.close()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1600)
 @pytest.mark.spark
 @pytest.mark.own_spark
 def test_a_number_on_the_page_changes_without_reloading_and_the_demo_ends_with_every_number_right(
@@ -46,6 +46,6 @@ def test_a_number_on_the_page_changes_without_reloading_and_the_demo_ends_with_e
         assert len(loads) == 1
         page.goto(demo.url)
         expect(page.locator("body")).to_contain_text("requests_per_second")
-        assert demo.wait_for_end(300) == 0, demo.said()
+        assert demo.wait_for_end(900) == 0, demo.said()
         assert "All right" in demo.said()
         assert demo.parts() == []

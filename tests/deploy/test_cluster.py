@@ -147,7 +147,7 @@ class Traffic:
 
     def end(self) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(120)
         assert self._producer.flush(LIMIT_S) == 0
         assert self.acknowledged == self.sent
 
@@ -212,7 +212,7 @@ class Shop:
 
     def end(self) -> int:
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(60)
+        return self._process.wait(120)
 
     def _alive_until(self, condition: Callable[[], bool], what: str) -> None:
         wait_until(lambda: condition() or self._process.poll() is not None, LIMIT_S, what)

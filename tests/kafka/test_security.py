@@ -45,7 +45,7 @@ def test_a_user_with_the_right_password_is_served_over_tls(guarded):
     acknowledged = []
     producer = Producer(settings(*guarded))
     producer.produce("t", b"x", on_delivery=lambda error, _: acknowledged.append(error))
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     assert acknowledged == [None]
 
 

@@ -181,7 +181,7 @@ def test_what_the_log_removed_is_expired_for_who_had_not_read_it(written):
     written.put(10)
     slow, quick = written.commit("slow", 2), written.commit("quick", 9, "9 since 0")
     places = [TopicPartition(written.topic, 0, 6)]
-    written.admin.delete_records(places)[places[0]].result(20)
+    written.admin.delete_records(places)[places[0]].result(60)
 
     assert written.terms(slow) == {"produced": 8, "expired": 4, "waiting": 4}
     assert written.terms(quick) == {"produced": 4, "processed": 3, "waiting": 1}
@@ -193,7 +193,7 @@ def test_a_view_is_held_against_the_log_from_the_oldest_result_on_that_it_still_
     written.result(4, Taken(3, 1, 0))
     written.result(10, Taken(8, 1, 1))
     places = [TopicPartition(written.topic, 0, 4)]
-    written.admin.delete_records(places)[places[0]].result(20)
+    written.admin.delete_records(places)[places[0]].result(60)
 
     assert written.terms(written.view) == {"produced": 6, "processed": 5, "invalid": 1}
 

@@ -34,7 +34,7 @@ DRIVER = """
 """
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 """A driver that lives for seconds gains nothing from the better compiler, nor from compiling its queries."""
-END_S = 30
+END_S = 120
 
 
 @dataclass(frozen=True)

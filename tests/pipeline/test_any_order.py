@@ -132,7 +132,7 @@ def until_us(row: dict) -> int:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, TOGETHER))
 def test_a_view_says_the_same_whatever_the_order(shop, first):
     shop.make("orders")

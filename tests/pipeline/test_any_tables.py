@@ -437,7 +437,7 @@ def differences(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> li
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, TOGETHER))
 def test_a_view_of_tables_is_what_sql_says_of_them_in_the_end(shop, spark, first):
     parts, choose = batches(first), random.Random(first)

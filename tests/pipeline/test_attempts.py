@@ -112,7 +112,7 @@ def test_of_two_attempts_at_a_time_only_the_one_that_the_result_names_counts(sho
     told = msgspec.json.encode([place, number, before.state[operator][number], won]).decode()
     command = [sys.executable, "-c", textwrap.dedent(ATTEMPT), told]
     both = [subprocess.Popen([*command, name], stdout=subprocess.PIPE) for name in ("second", "third")]
-    late = [msgspec.json.decode(each.communicate(timeout=60)[0], type=File) for each in both]
+    late = [msgspec.json.decode(each.communicate(timeout=400)[0], type=File) for each in both]
 
     assert {(file.size_bytes, file.checksum) for file in late} == {(won.size_bytes, won.checksum)}
     assert strays(shop, view, operator) == {file.name for file in late}

@@ -18,7 +18,7 @@ def submitted(*options: str) -> subprocess.CompletedProcess[str]:
     """Spark's own start with these options for its JVM; it only says its version."""
     environ = os.environ | {"SPARK_SUBMIT_OPTS": " ".join(options), "SPARK_HOME": str(SUBMIT.parents[1])}
     return subprocess.run(
-        [SUBMIT, "--version"], env=environ, capture_output=True, text=True, timeout=120, check=False
+        [SUBMIT, "--version"], env=environ, capture_output=True, text=True, timeout=400, check=False
     )
 
 

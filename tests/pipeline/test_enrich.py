@@ -61,7 +61,7 @@ def declared() -> hw.App:
     return app
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_final_rows_are_counted_once_and_the_newest_row_is_whatever_has_come():
     with testing.views(declared(), now=BEGIN) as t:
         t.send("sales", sale(1, 10), sale(2, 20), sale(3, 5, None))
@@ -79,7 +79,7 @@ def test_final_rows_are_counted_once_and_the_newest_row_is_whatever_has_come():
 
 
 @needs_tables
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("key", [["region", "valid_from"], ["region"]], ids=["rows", "changes"])
 def test_a_sale_meets_the_rate_of_its_time_whichever_comes_first(key):
     app = hw.App("sales")
@@ -205,7 +205,7 @@ def test_the_examples_of_the_page_run(spark):
 
 
 @needs_tables
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_orders_are_taxed_by_the_rate_of_their_day():
     app = hw.App.load(str(EXAMPLES / "tax" / "app.py"))
 
@@ -227,7 +227,7 @@ def test_orders_are_taxed_by_the_rate_of_their_day():
 
 
 @needs_tables
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_a_model_is_swapped_by_a_record_and_training_sees_what_was_served():
     app = hw.App.load(str(EXAMPLES / "features" / "app.py"))
     module = sys.modules["headwater_app_app"]

@@ -8,7 +8,7 @@ from ordershop import Shop, orders
 from servers import wait_until
 from smalldisk import small_disk
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 DISK_BYTES = 64 << 20
 

@@ -34,7 +34,7 @@ from pipeline.tableload import Customer, Order, TableLoad
 from pipeline.test_attempts import strays
 from servers import BrokerProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(2400)]
 
 
 class Stage:

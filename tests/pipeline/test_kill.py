@@ -11,7 +11,7 @@ from ordershop import Shop, orders
 from pipeline.driver import Driver, driving, own_shop
 from servers import BrokerProcess, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.own_spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.own_spark, pytest.mark.timeout(2400)]
 
 LIMIT_S = 180
 """Three starts of Spark on a machine that others use too."""

@@ -68,7 +68,7 @@ class Gauge(threading.Thread):
 
     def end(self) -> int:
         self._ending.set()
-        self.join(30)
+        self.join(120)
         return self.most
 
 
@@ -106,5 +106,5 @@ def test_a_view_reads_no_faster_than_its_slowest_sink(shop, tmp_path):
     finally:
         stop.set()
         runner.stop()
-        following.join(30)
+        following.join(120)
         client.close()

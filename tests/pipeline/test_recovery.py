@@ -12,7 +12,7 @@ from headwater.operate.saved import fetch, save
 from headwater.pipeline import session
 from ordershop import Shop, orders
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture

@@ -233,7 +233,7 @@ def test_a_kill_leaves_the_old_shards_or_the_new_ones(shop, tmp_path, point, aft
     crash_file.write_text(point)
     environment = os.environ | shop.settings.environ() | {"CRASH_FILE": str(crash_file)}
     command = [sys.executable, "-m", "headwater", "view", "scale", view, "--shards", "5"]
-    killed = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
+    killed = subprocess.run(command, env=environment, capture_output=True, timeout=400, check=False)
     assert killed.returncode == -signal.SIGKILL
     run = results(Client(shop.bootstrap), view)[-1].run
     with closing(Progress(Topics(shop.bootstrap), view, run, SettableClock())) as progress:

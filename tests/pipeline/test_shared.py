@@ -57,6 +57,6 @@ def test_workers_in_processes_of_their_own_share_it(tmp_path):
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)],
-        capture_output=True, text=True, timeout=240, check=False, env=os.environ,
+        capture_output=True, text=True, timeout=400, check=False, env=os.environ,
     )  # fmt: skip
     assert done.stdout.strip().endswith("shared"), done.stderr

@@ -164,7 +164,7 @@ def documented(monkeypatch) -> types.ModuleType:
     return module
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_the_examples_run_and_a_day_is_merged_from_its_minutes(spark, own_broker, tmp_path, monkeypatch):
     module = documented(monkeypatch)
     shop = Shop(own_broker.bootstrap, tmp_path / "app")

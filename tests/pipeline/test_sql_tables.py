@@ -249,7 +249,7 @@ def page(name: str, app: hw.App) -> dict:
     return known
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_views_in_sql_follow_the_tables_as_those_in_python_do(spark):
     app = hw.App("shop")
     found = page("joins.md", app)

@@ -86,7 +86,7 @@ def test_a_checkpoint_from_an_earlier_time_is_refused(shop, view):
 @both_logs
 def test_missing_results_are_refused(shop, view):
     asked = admin(shop.bootstrap)
-    asked.delete_topics([f"{view}.progress"])[f"{view}.progress"].result(10)
+    asked.delete_topics([f"{view}.progress"])[f"{view}.progress"].result(60)
     assert "results are missing" in refusal(shop, view)
 
 
@@ -94,7 +94,7 @@ def cut_to_the_last(shop: Shop, topic: str) -> None:
     *_, last = Client(shop.log).read([topic])
     place = TopicPartition(topic, last.partition(), last.offset())
     asked = admin(shop.bootstrap)
-    asked.delete_records([place])[place].result(20)
+    asked.delete_records([place])[place].result(60)
     assert len(shop.records(topic)) == 1
 
 
@@ -116,7 +116,7 @@ def test_a_batch_is_not_run_once_more_without_the_result_before_it(shop, view):
 @both_logs
 def test_more_partitions_of_a_keyed_topic_are_refused(shop, view):
     asked = admin(shop.bootstrap)
-    asked.create_partitions([NewPartitions(view, 3)])[view].result(10)
+    asked.create_partitions([NewPartitions(view, 3)])[view].result(60)
     assert "keys would move to other partitions" in refusal(shop, view)
 
 
@@ -154,7 +154,7 @@ def test_a_batch_whose_commit_was_lost_is_run_and_thrown_away(shop, view):
 def test_a_view_goes_on_without_the_group_that_lag_tools_see(shop, view):
     asked, name = admin(shop.bootstrap), group(view)
     wait_until(lambda: shop.committed(view), 20, "the group")
-    asked.delete_consumer_groups([name])[name].result(20)
+    asked.delete_consumer_groups([name])[name].result(60)
     shop.send(orders(30, start=60))
     Runner(app(shop, view), shop.settings).once()
     assert {row["orders"] for row in shop.table(view).values()} == {30}

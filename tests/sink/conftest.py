@@ -65,5 +65,5 @@ def nursery():
     process = start_nursery()
     yield process
     process.stdin.close()
-    assert process.wait(20) == 0
+    assert process.wait(120) == 0
     process.stdout.close()

@@ -22,5 +22,5 @@ class Running:
 
     def stop(self) -> None:
         self.loop.stop()
-        self._thread.join(20)
+        self._thread.join(120)
         assert not self._thread.is_alive()

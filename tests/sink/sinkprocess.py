@@ -85,7 +85,7 @@ class ReceiverProcess:
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait(20)
+        self._process.wait(120)
 
     def ids(self) -> list[str]:
         return self._told.read_text().split()
@@ -111,7 +111,7 @@ class SinkProcess:
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
         assert self._process is not None
-        self._process.wait(20)
+        self._process.wait(120)
 
     def end(self) -> int:
         """As an operator ends it; one that is suspended or gone is killed."""
@@ -120,10 +120,10 @@ class SinkProcess:
             os.kill(self._process.pid, signal.SIGCONT)
             self._process.send_signal(signal.SIGTERM)
             try:
-                return self._process.wait(20)
+                return self._process.wait(120)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-        return self._process.wait(20)
+        return self._process.wait(120)
 
 
 def faults(expected: Counter, found: Counter) -> list[str]:

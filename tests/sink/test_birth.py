@@ -36,7 +36,7 @@ def running(log, feed, target, ask=None):
         yield loop
     finally:
         loop.stop()
-        thread.join(20)
+        thread.join(120)
     assert not thread.is_alive()
 
 

@@ -266,7 +266,7 @@ def _run_and_kill(log, view, tmp_path, commits):
     for _ in range(commits):
         assert process.stdout.readline()
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=20)
+    process.wait(timeout=120)
     process.stdout.close()
 
 

@@ -207,7 +207,7 @@ def driver(feed, receiver, point="never"):
         yield process
     finally:
         process.kill()
-        process.wait(timeout=20)
+        process.wait(timeout=120)
         process.stdout.close()
 
 
@@ -236,9 +236,9 @@ def test_a_process_killed_before_or_after_any_record_or_call_leaves_nothing_unto
     feed = effect_feed(bootstrap)
     for point in POINTS:
         with driver(feed, receiver, point) as process:
-            assert process.wait(timeout=30) == -signal.SIGKILL, point
+            assert process.wait(timeout=120) == -signal.SIGKILL, point
     with driver(feed, receiver) as process:
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
 
     assert_told(feed, receiver)
     doubles = len(receiver.taken) - CHANGES
@@ -255,7 +255,7 @@ def test_a_process_killed_at_any_time_leaves_nothing_untold(bootstrap, receiver)
             wait_until(lambda n=calls: len(receiver.calls) >= n, 20, "calls")
             process.kill()
     with driver(feed, receiver) as process:
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
 
     assert_told(feed, receiver)
 
@@ -273,7 +273,7 @@ def test_a_process_that_slept_while_it_was_replaced_does_not_move_the_journal(bo
         calls = len(receiver.taken)
         zombie.send_signal(signal.SIGCONT)
         said = zombie.stdout.read()
-        assert zombie.wait(timeout=30) == 0
+        assert zombie.wait(timeout=120) == 0
 
     assert "superseded" in said
     assert_told(feed, receiver)

@@ -30,7 +30,7 @@ class KafkaPlace:
         if gone:
             caretaker = admin(bootstrap)
             for answer in caretaker.delete_topics(list(gone)).values():
-                answer.result(10)
+                answer.result(60)
             wait_until(lambda: not gone & set(self.client.partitions()), 20, "the deletion")
         # Kept in full, so that each record can be counted: their times are old enough to be compacted at once.
         self.client.ensure_topics([TOPIC], 4, {"cleanup.policy": "delete", "retention.ms": "-1"})

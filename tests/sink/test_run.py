@@ -75,7 +75,7 @@ def test_columns_come_from_the_type_or_from_the_newest_result(log):
     log.create(f"{view}.progress", partitions=1, policy="delete")
     result = Result(run="r", batch=0, inputs={}, partitions=2, columns={"id": "STRING", "n": "BIGINT"})
     log.producer.produce(f"{view}.progress", value=msgspec.json.encode(result))
-    log.producer.flush(10)
+    log.producer.flush(60)
     found = source.feed(graph, graph.sinks[f"{view}.sqlite"], client)
     assert found == Feed(f"{view}.sqlite", view, ("id",), {"id": "STRING", "n": "BIGINT"})
     client.close()
@@ -109,7 +109,9 @@ def order(key: str, n: int) -> dict:
 
 def headwater(environ: dict, *arguments: object) -> str:
     command = [sys.executable, "-m", "headwater", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environ).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=400, check=True, env=environ
+    ).stdout
 
 
 def stored(path) -> list:
@@ -200,7 +202,7 @@ def test_the_commands_run_show_and_pause_sinks(log, application, tmp_path):
         headwater(environ, "sink", "resume", f"{topic}.file")
     finally:
         running.send_signal(signal.SIGTERM)
-        assert running.wait(20) == 0
+        assert running.wait(120) == 0
 
 
 def test_the_node_runs_the_sinks_of_its_application(log, application, tmp_path):
@@ -254,6 +256,6 @@ def test_a_cut_between_sink_and_database_is_ridden_through(log, postgres):
         proxy.join()
     wait_until(lambda: rows() == expected, 30, "the rows")
     loop.stop()
-    thread.join(10)
+    thread.join(120)
     proxy.cut()
     assert loop._patience.waits >= 3

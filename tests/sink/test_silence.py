@@ -102,7 +102,7 @@ def test_a_store_that_hangs_is_said_once_and_goes_on_when_it_wakes(
         os.kill(pid, signal.SIGCONT)
     wait_until(lambda: in_postgres(postgres, schema, topic) == {"a": 2}, 30, "the other row")
     stop.set()
-    sinks.join(20)
+    sinks.join(120)
 
     said = [r.getMessage().split(": ", 1)[1] for r in caplog.records if r.name.endswith("patience")]
     assert said == ["the store has not answered for 0 s; does it hang?", "the store answers again"]

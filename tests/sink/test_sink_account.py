@@ -42,7 +42,7 @@ def follow(log, tmp_path):
 
         def stop() -> None:
             running.stop()
-            thread.join(20)
+            thread.join(120)
 
         ending.append(stop)
         return stop

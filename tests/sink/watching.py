@@ -25,7 +25,7 @@ class Watcher:
     def end(self) -> None:
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(30)
+            self._thread.join(120)
 
     def look(self, store: str, rows: Mapping[str, int]) -> None:
         """Compares what a store shows with all that it has shown; a row that is gone is older than any."""

@@ -48,7 +48,7 @@ class Console:
         self.reach.close()
 
     def get(self, path: str) -> tuple[int, dict]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", path)
         response = connection.getresponse()
         body = json.loads(response.read())
@@ -69,7 +69,7 @@ class Events:
     """A reader of server-sent events on a connection of its own; ``rows`` is what it knows so far."""
 
     def __init__(self, console: Console, path: str, last: str | None = None) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", console.port, timeout=10)
+        self._connection = http.client.HTTPConnection("127.0.0.1", console.port, timeout=60)
         self._connection.request("GET", path, headers={"Last-Event-ID": last} if last else {})
         self._response = self._connection.getresponse()
         assert self._response.status == 200
@@ -77,7 +77,7 @@ class Events:
         self.last = last
         self.rows: dict[str, dict] = {}
 
-    def next(self, seconds: float = 10) -> tuple[str, dict]:
+    def next(self, seconds: float = 60) -> tuple[str, dict]:
         """The next event that has data; its id is kept as the token to resume with."""
         name, data = "", None
         limit = time.monotonic() + seconds

@@ -45,7 +45,7 @@ class Asking:
         self.answer = console.get(path)
 
     def result(self):
-        self._thread.join(30)
+        self._thread.join(120)
         return self.answer
 
 
