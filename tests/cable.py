@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import secrets
 import socket
 import subprocess
 import threading
@@ -56,7 +57,8 @@ def cable(port: int) -> Iterator[Cable]:
     """Lays a cable to a port of this machine; only root can."""
     if os.getuid() != 0:
         pytest.skip("only root can lay a cable")
-    space, net = f"hw{os.getpid()}", f"10.213.{os.getpid() % 250}"
+    chosen = secrets.randbelow(1 << 14)  # of its own: the kernel clears an earlier one away in its own time
+    space, net = f"hw{os.getpid()}x{chosen:x}", f"10.{192 + chosen // 256}.{chosen % 256}"
     _ip("netns", "add", space)
     try:
         _ip("link", "add", space, "type", "veth", "peer", "name", "end", "netns", space)
@@ -69,6 +71,7 @@ def cable(port: int) -> Iterator[Cable]:
         yield laid
         laid.cut()
     finally:
+        subprocess.run(["ip", "link", "del", space], check=False)
         _ip("netns", "del", space)
 
 

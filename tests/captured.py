@@ -81,18 +81,14 @@ def table(found: list[Event], topic: str) -> dict[str, Any]:
     """The rows that a topic leaves, by key; what a reader must not see raises.
 
     A truncate takes no row away here: each of them is deleted, and a truncate in one partition says nothing of when in the others.
-    To PostgreSQL a table that was truncated is empty for older snapshots too, so that rows may be unknown that change before a truncate.
+    To PostgreSQL a table that was truncated is empty for older snapshots too, so that rows may be unknown that change before the first
+    truncate behind a snapshot; before a later one they may not.
     """
     rows: dict[str, Any] = {}
     truncates = [e.value["source"] for e in found if e.topic == topic and e.value and e.value["op"] == "t"]
-    emptied = max((each.get("lsn") or 0 for each in truncates if each["snapshot"] != "true"), default=0)
-    anew = any(
-        event.topic == topic
-        and event.value is not None
-        and event.value["op"] == "t"
-        and event.value["source"]["snapshot"] == "true"
-        for event in found
-    )
+    live = [each.get("lsn") or 0 for each in truncates if each["snapshot"] != "true"]
+    anew = len(live) < len(truncates)
+    emptied = (max if anew else min)(live, default=0)
     for event in found:
         if event.topic != topic:
             continue

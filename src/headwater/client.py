@@ -56,6 +56,8 @@ AWAY = {
     "NOT_COORDINATOR",
 }
 """What a log says that is away or has just come back: asking again helps."""
+NEW = frozenset({"UNKNOWN_TOPIC_OR_PART"})
+"""What one broker of several says of a topic that another has just made known."""
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
 """What a log says to a transactional producer whose id another has taken over."""
 REFUSED = {"_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED"}
@@ -289,7 +291,7 @@ class Client:
 
     def _bounds(self, place: TopicPartition, group: str) -> tuple[int, int]:
         answer = self._ask(
-            lambda reader, seconds: reader.get_watermark_offsets(place, timeout=seconds), group
+            lambda reader, seconds: reader.get_watermark_offsets(place, timeout=seconds), group, also=NEW
         )
         return int(answer[0]), int(answer[1])
 
@@ -302,8 +304,14 @@ class Client:
                 self._readers[group] = consumer(self.log, group=group, **settings)
             return self._readers[group]
 
-    def _ask(self, question: Callable[[Consumer, float], Any], group: str = READER) -> Any:
-        """Asks again while the log is away: a client that has just lost its connection answers at once that it is down.
+    def _ask(
+        self,
+        question: Callable[[Consumer, float], Any],
+        group: str = READER,
+        *,
+        also: frozenset[str] = frozenset(),
+    ) -> Any:
+        """Asks again while the log is away, or says one of ``also``: a client that has just lost its connection answers at once that it is down.
 
         One that waits in vain may be asking a broker that has died for a partition that another leads now.
         """
@@ -315,7 +323,7 @@ class Client:
             except KafkaException as error:
                 reader.poll(0)  # calls _note with what the library has met meanwhile
                 failure = self._refusal or error.args[0]
-                if failure.name() not in AWAY or self._clock.monotonic() >= limit:
+                if failure.name() not in AWAY | also or self._clock.monotonic() >= limit:
                     raise self._unreachable(failure.str(), failure.name()) from error
                 if failure.name() == TIMED_OUT:
                     acquaint(reader)

@@ -38,12 +38,15 @@ def test_a_topic_that_is_right_passes(sound):
     assert table(sound, "t") == {'{"id": 2}': {"id": 2, "n": 0}}
 
 
-def test_a_row_that_was_never_there_is_found_unless_a_truncate_comes_behind_it(sound):
+def test_a_row_that_was_never_there_is_found_unless_the_first_truncate_comes_behind_it(sound):
     with pytest.raises(Unknown, match="changed and was not there"):
         table(sound[1:], "t")
     if "lsn" in sound[1].value["source"]:
         truncate = {"op": "t", "after": None, "source": {"lsn": 140, "snapshot": "false"}}
         assert table([*sound[1:], Event("t", None, truncate)], "t") == table(sound, "t")
+        first = {"op": "t", "after": None, "source": {"lsn": 1, "snapshot": "false"}}
+        with pytest.raises(Unknown):
+            table([Event("t", None, first), *sound[1:], Event("t", None, truncate)], "t")
 
 
 def test_an_update_that_comes_again_is_found(sound):

@@ -14,8 +14,9 @@ from headwater.client import Client
 from headwater.errors import MachineError, UsageError
 from headwater.graph import Stream
 from headwater.operate.reset import reset
-from headwater.pipeline import split, time
+from headwater.pipeline import plan, split, time
 from headwater.pipeline.batch import rows
+from headwater.pipeline.prepare import prepare
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.time import NEVER, Input, due_ms, heard, resumed, watermark
 from headwater.result import Heard, Stragglers, results
@@ -429,3 +430,21 @@ def test_batch_takes_late_records_too(shop):
     name = shop.name("w")
     shop.send([order(1, 0), order(2, 600), order(3, 0)])
     assert [row["n"] for row in rows(app(shop, name), shop.settings)[name].values()] == [2, 1]
+
+
+@pytest.mark.spark
+def test_only_a_view_that_keeps_something_for_a_time_declares_event_time_to_spark(shop, spark):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    app = hw.App("shop")
+    app.stream("orders", Order, key="customer_id", time="at", delay="10 seconds", topic=shop.name("orders"))
+    app.view(key="customer_id", name="totals")(lambda orders: orders.groupBy("customer_id").count())
+    app.view(key="order_id", name="dear")(lambda orders: orders.where("cents > 100"))
+    app.view(key=["customer_id", "window"], name="windows")(
+        lambda orders: orders.groupBy("customer_id", F.window("at", "1 minute")).count()
+    )
+    graph, told = app.graph(), {}
+    for name in ("totals", "dear", "windows"):
+        made = prepare(spark, shop.settings, graph, graph.views[name], 2, partitions={shop.name("orders"): 2})
+        told[name] = plan.watermarks(made.frame)
+    assert told == {"totals": 0, "dear": 0, "windows": 1}

@@ -1,7 +1,7 @@
 """Plan: small edits of a query's analyzed plan, for what DataFrames have no call for.
 
-The ``_version`` of real-time views, one name for each count of invalid records, whether a view keeps something for a time, and the
-Bloom filter that Spark keeps to itself.
+The ``_version`` of real-time views, one name for each count of invalid records, whether a view keeps something for a time and what it
+needs of time otherwise, and the Bloom filter that Spark keeps to itself.
 """
 
 from collections.abc import Mapping
@@ -25,6 +25,7 @@ __all__ = [
     "name_observations",
     "observations",
     "observed",
+    "timeless",
     "traced",
     "versioned",
     "watermarks",
@@ -141,6 +142,18 @@ def name_observations(rows: DataFrame) -> DataFrame:
         return node
 
     return catalyst.frame(rows, walk(catalyst.plan(rows)))
+
+
+def timeless(rows: DataFrame) -> DataFrame:
+    """The plan without its declarations of event time, for one that keeps nothing for a time: Spark compiles no query across them."""
+
+    def walk(node: Any) -> Any:
+        children = [walk(child) for child in catalyst.items(node.children())]
+        if node.nodeName() == "EventTimeWatermark":
+            return children[0]
+        return node.withNewChildren(catalyst.seq(rows, children)) if children else node
+
+    return catalyst.frame(rows, walk(catalyst.plan(rows))) if watermarks(rows) else rows
 
 
 def versioned(rows: DataFrame, view: View, graph: Graph) -> DataFrame:

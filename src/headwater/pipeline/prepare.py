@@ -57,7 +57,7 @@ def prepare(
         if judged and stream.time
     }
     definition = define(view, graph, frame, site)
-    staged = stage.staged(frame, view, site, judged=judged)
+    staged = stage.staged(frame if judged else plan.timeless(frame), view, site, judged=judged)
     ready = plan.name_observations(staged)
     return Prepared(
         view,
