@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -36,7 +36,7 @@ from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.plan import observed
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Columns, Progress, columns
-from headwater.pipeline.split import HEARD, Judge, named, noted
+from headwater.pipeline.split import HEARD, Judge, heard_of, named, noted
 from headwater.pipeline.state import check_size
 from headwater.pipeline.statefile import Place, batches, contents, names, remove
 from headwater.result import Chain, Chains, Edit, Result, Stragglers, Taken, files_of
@@ -263,8 +263,8 @@ class Publisher:
     def _result(self, batch: int, notes: list[str], seen: "_Observed", watermark: int, now_ms: int) -> Result:
         """What the batch has made, from what its shards have written and what was heard."""
         before, heard = self._last, dict(self._heard)
-        for name, row in seen.of(HEARD):
-            heard = time.heard(noted(name, row), heard, now_ms)
+        for each in seen.heard:
+            heard = time.heard(noted(each.stream, each.row), heard, now_ms)
         count = self._prepared.shards
         files = {name: written(list(row.getList(0)), count) for name, row in seen.of(OBSERVED)}
         files[PUBLISH] = written(notes, count)
@@ -296,7 +296,7 @@ class Publisher:
             now_us=now_ms * 1000,
             heard=heard,
             opens=opens,
-            late=before.late + sum(int(row.getLong(0)) for _, row in seen.of(HEARD)),
+            late=before.late + sum(each.late for each in seen.heard),
             taken=self._taken(before, seen),
             stragglers=_stragglers(seen) if self._view.late.horizon_us else {},
             at_ms=now_ms,
@@ -304,14 +304,13 @@ class Publisher:
 
     def _taken(self, before: Result, seen: "_Observed") -> dict[str, Taken]:
         """What has become of the records of each topic so far. Of a stream without records Spark may have observed nothing."""
-        taken, split = dict(before.taken), dict(seen.of(HEARD))
+        taken, split = dict(before.taken), {each.stream: (each.kept, each.late) for each in seen.heard}
         for name, row in seen.of(source.INVALID):
             topic = self._prepared.sources.get(name)
             if topic is not None:
                 began = Taken(0, 0, 0, before.inputs.get(topic, {}))
                 invalid, valid = int(row.getLong(0)), int(row.getLong(1))
-                late, kept = (int(split[name].getLong(n)) for n in (0, 1)) if name in split else (0, valid)
-                taken[topic] = taken.get(topic, began).plus(kept, late, invalid)
+                taken[topic] = taken.get(topic, began).plus(*split.get(name, (valid, 0)), invalid)
         return taken
 
     def _complete(self, before: Result, watermark: int) -> int | None:
@@ -340,7 +339,7 @@ class Publisher:
         self, rows: DataFrame, batch: int, result: Result, seen: "_Observed"
     ) -> Iterator[LateRecord]:
         """The late records that the batch has met, when they are to be published."""
-        streams = {name for name, row in seen.of(HEARD) if row.getLong(0)}
+        streams = {each.stream for each in seen.heard if each.late}
         if not streams or self._view.late.policy == "drop":
             return iter(())
         stretch = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
@@ -408,7 +407,7 @@ class Publisher:
         while pairs.hasNext():
             pair = pairs.next()
             found[str(pair._1())] = pair._2()  # noqa: SLF001
-        return _Observed(found)
+        return _Observed.of_rows(found)
 
     # ---- files -----------------------------------------------------------------------------------------
 
@@ -431,10 +430,28 @@ class Publisher:
             remove(self._places[operator], name)
 
 
+class _Heard(NamedTuple):
+    """What was heard of a stream."""
+
+    stream: str
+    late: int
+    kept: int
+    row: Any
+
+
 class _Observed(NamedTuple):
     """The observations of a batch: rows of Spark's by ``KIND NAME``."""
 
     rows: dict[str, Any]
+    heard: tuple[_Heard, ...] = ()
+    """What was heard stands in rows of its own, or beside the counts of records."""
+
+    @classmethod
+    def of_rows(cls, rows: dict[str, Any]) -> Self:
+        seen = cls(rows)
+        both = [*seen.of(source.INVALID), *seen.of(HEARD)]
+        counted = ((name, heard_of(row), row) for name, row in both)
+        return cls(rows, tuple(_Heard(name, *counts, row) for name, counts, row in counted if counts))
 
     def of(self, kind: str) -> list[tuple[str, Any]]:
         """Those of a kind, by the name of what was observed."""
@@ -448,10 +465,10 @@ class _Observed(NamedTuple):
 def _stragglers(seen: _Observed) -> dict[str, Stragglers]:
     """By input. A stream that is read twice brings each of them twice."""
     found: dict[str, Stragglers] = {}
-    for name, row in seen.of(HEARD):
-        known = named(row)
+    for each in seen.heard:
+        known = named(each.row)
         if known is not None:
-            found[name] = Stragglers(known[0], tuple(known[1][:PLACES_KEPT]))
+            found[each.stream] = Stragglers(known[0], tuple(known[1][:PLACES_KEPT]))
     return found
 
 

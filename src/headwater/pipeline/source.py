@@ -18,7 +18,7 @@ from headwater.graph import Graph, Stream
 from headwater.late import ARRIVAL
 from headwater.pipeline import enveloped, history, reading, time, wire
 from headwater.pipeline.current import DELETED, ID, current
-from headwater.pipeline.split import Judge, late_split, listened
+from headwater.pipeline.split import Judge, listened, split_by_spark, split_in_python
 from headwater.pipeline.topics import Positions, pattern
 from headwater.pipeline.wire import literal
 from headwater.schema import Column
@@ -84,19 +84,25 @@ SPARK_DELAY = "100000 days"
 """Spark's own watermark is moved by the driver (``publish.py``); what Spark works out by itself never gets so far."""
 
 
-def stream(valid: DataFrame, spec: Stream, *, realtime: bool, judge: Judge | None = None) -> DataFrame:
+def stream(parsed: DataFrame, spec: Stream, *, realtime: bool, judge: Judge | None = None) -> DataFrame:
     """The stream's valid events as a streaming DataFrame with event time; with a judge, without those that come too late.
 
     The rows of a view that appends have no event time.
     """
+    if judge is not None and spec.time and judge.places(spec):
+        counts = f"{INVALID} {spec.name}", F.col(VALID), _counts()
+        timed = parsed.withWatermark(spec.time, SPARK_DELAY)
+        return _events(split_by_spark(timed, spec, judge, partition=PARTITION, records=counts), spec)
+    valid = _valid(parsed, spec)
     if judge is not None and spec.time:
-        valid = late_split(valid, spec, judge, partition=PARTITION, topic=TOPIC, offset=OFFSET)
+        valid = split_in_python(valid, spec, judge, partition=PARTITION, topic=TOPIC, offset=OFFSET)
     events = _events(valid, spec)
     return events.withWatermark(spec.time, spec.delay if realtime else SPARK_DELAY) if spec.time else events
 
 
-def table(valid: DataFrame, spec: Stream, *, judge: Judge | None = None) -> DataFrame:
+def table(parsed: DataFrame, spec: Stream, *, judge: Judge | None = None) -> DataFrame:
     """The table's rows as a streaming DataFrame in which they come in and go out (``current.py``); with a judge, its times are heard."""
+    valid = _valid(parsed, spec)
     if judge is not None and spec.time:
         valid = listened(valid, spec, judge, partition=PARTITION)
     return _table(valid, spec)
@@ -111,16 +117,24 @@ def records(
     realtime: bool,
     batch_records: int = BATCH_RECORDS_MAX,
 ) -> DataFrame:
-    """The valid records of a topic as they come, at most so many in a batch; the others are counted."""
+    """The records of a topic as they come, at most so many in a batch, each with whether it is valid."""
     reader = spark.readStream.format("kafka").options(**READ, **_subscription(log, spec, graph))
     if not realtime:
         reader = reader.option("maxOffsetsPerTrigger", batch_records).option(
             "kafka.fetch.max.wait.ms", FETCH_WAIT_MS
         )
     place = [PARTITION, OFFSET] if spec.time and not spec.table else []
-    parsed = _parsed(reader.load(), spec, [*_kept(spec), *place])
-    counts = F.count_if(~F.col(VALID)).alias("records"), F.count_if(VALID).alias("valid")
-    return parsed.observe(f"{INVALID} {spec.name}", *counts).where(VALID)
+    return _parsed(reader.load(), spec, [*_kept(spec), *place])
+
+
+def _valid(parsed: DataFrame, spec: Stream) -> DataFrame:
+    """The valid ones; the others are counted."""
+    return parsed.observe(f"{INVALID} {spec.name}", *_counts()).where(VALID)
+
+
+def _counts() -> list[SparkColumn]:
+    valid = F.col(VALID)
+    return [F.count(F.when(~valid, 1)).alias("records"), F.count(F.when(valid, 1)).alias("valid")]
 
 
 def ticks(spark: SparkSession, log: Log, view: str) -> DataFrame:

@@ -3,11 +3,11 @@
 Spark's own code does it where a stream's few partitions are known beforehand. It is done in Python, by an Arrow function that costs as
 much as a window, for streams of a pattern or of many partitions, and where stragglers are waited for, which have names.
 
-The bounds are other ones in each batch, while the plan and what Spark has compiled from it stay. So the plan holds them as literals
-of a struct, which is handed to the tasks as an object, and the driver writes into that object before the batch runs.
+The bounds are other ones in each batch, while the plan and what Spark has compiled from it stay. So the plan holds them as objects of a
+class of ours (``jvm/TimeBound.java``), which are handed to the tasks, and the driver sets them before the batch runs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.classic.column import Column as ClassicColumn
 
 from headwater.errors import MachineError
 from headwater.graph import Stream
@@ -24,7 +23,7 @@ from headwater.pipeline import catalyst
 from headwater.pipeline.time import FUTURE_US, NEVER, PLAN
 from headwater.pipeline.topics import Positions
 
-__all__ = ["HEARD", "Judge", "late_split", "listened", "named", "noted"]
+__all__ = ["HEARD", "Judge", "heard_of", "listened", "named", "noted", "split_by_spark", "split_in_python"]
 
 HEARD = "time"
 """What the observation of a stream's times begins with."""
@@ -33,7 +32,9 @@ PLACES_MAX = 16
 UNLIMITED_US = 1 << 62
 """A horizon that reaches back before everything."""
 COUNTS = ("late", "kept")
-"""What is observed first of a stream: how many rows came too late, and how many did not."""
+"""What is observed of a stream besides its times: how many rows came too late, and how many did not."""
+RECORDS = ("records", "valid")
+"""What is observed of all its records: how many were invalid, and how many were not."""
 SPLIT = "late:boolean,note:string"
 NAMED_MAX = 20
 """So many stragglers are named in a stretch of rows; the others are counted."""
@@ -46,7 +47,7 @@ class Judge:
         self.horizon_us = horizon_us
         self._partitions = partitions
         self._places: dict[str, int] = {}
-        self._late, self._sound = _Bound(spark), _Bound(spark)
+        self._late, self._future = _Bound(spark, "late"), _Bound(spark, "future")
 
     def places(self, stream: Stream) -> int:
         """How many partitions Spark's own code can tell apart in a stream; 0 when it cannot do it."""
@@ -58,16 +59,16 @@ class Judge:
         return count
 
     def late(self, time_us: Column) -> Column:
-        return time_us.isNotNull() & (F.struct(time_us.alias("us")) < self._late.column)
+        return time_us.isNotNull() & self._late.follows(time_us)
 
     def sound(self, time_us: Column) -> Column:
         """Whether a time is not that of a clock which is far ahead."""
-        return F.struct(time_us.alias("us")) <= self._sound.column
+        return time_us.isNotNull() & self._future.follows(time_us)
 
     def tell(self, watermark: int, now_us: int) -> None:
         """Sets the bounds of the batch that runs next."""
         self._late.set(watermark - self.horizon_us)
-        self._sound.set(now_us + FUTURE_US)
+        self._future.set(now_us + FUTURE_US + 1)
 
     def check(self, ends: Positions) -> None:
         """Raises MachineError when a topic has got more partitions than the plan looks at."""
@@ -85,27 +86,18 @@ class Judge:
 class _Bound:
     """A time in a plan that can be set anew for each batch, before its tasks are sent out."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        expressions = catalyst.of(spark, "org.apache.spark.sql.catalyst.expressions")
-        self._row = expressions.GenericInternalRow(1)
+    def __init__(self, spark: SparkSession, about: str) -> None:
+        self._spark = spark
+        self._time = catalyst.of(spark, "headwater.TimeBound")(about)
         self.set(NEVER)
-        kind = catalyst.of(spark, "org.apache.spark.sql.types.StructType").fromDDL("us BIGINT")
-        bridge = catalyst.of(spark, "org.apache.spark.sql.classic.ExpressionUtils")
-        self.column = ClassicColumn(bridge.column(expressions.Literal(self._row, kind)))
 
     def set(self, time_us: int) -> None:
-        self._row.setLong(0, time_us)
+        self._time.set(time_us)
 
-
-def late_split(
-    rows: DataFrame, stream: Stream, judge: Judge, *, partition: str, topic: str, offset: str
-) -> DataFrame:
-    """Takes the late rows out and observes what was heard: ``time STREAM`` with ``late``, and the greatest time of each place."""
-    places = judge.places(stream)
-    if places:
-        return _by_spark(rows, stream, judge, F.col(partition), places)
-    place = F.col(partition) if stream.pattern is None else F.concat_ws("/", topic, partition)
-    return _in_python(rows, stream, place, F.col(offset), judge.horizon_us)
+    def follows(self, time_us: Column) -> Column:
+        """Whether a time, which is not null, is before it."""
+        kind = catalyst.of(self._spark, "org.apache.spark.sql.types.DataType").fromDDL("BOOLEAN")
+        return catalyst.invoked(self._spark, self._time, "follows", kind, time_us)
 
 
 def listened(rows: DataFrame, stream: Stream, judge: Judge, *, partition: str) -> DataFrame:
@@ -113,7 +105,7 @@ def listened(rows: DataFrame, stream: Stream, judge: Judge, *, partition: str) -
     places = judge.places(stream)
     name, never = f"{HEARD} {stream.name}", _split_counts(F.lit(False))
     if places:
-        return rows.observe(name, *never, *_heard(stream, judge, F.col(partition), places))
+        return rows.observe(name, *never, *_heard(stream, judge, F.col(partition)))
     split = F.arrow_udf(_split(stream.name, UNLIMITED_US), f"struct<{SPLIT}>")
     judged = rows.withColumn("_split", split(F.col(partition), F.col(f"`{stream.time}`")))
     return judged.observe(name, *never, F.collect_set("_split.note").alias("notes")).drop("_split")
@@ -123,7 +115,7 @@ def noted(stream: str, row: Any) -> dict[str, int]:
     """The greatest time of each place in a batch, from what was observed."""
     names = list(row.schema().fieldNames())
     if "notes" not in names:
-        times = {name: row.get(at) for at, name in enumerate(names) if name not in COUNTS}
+        times = {name: row.get(at) for at, name in enumerate(names) if name not in (*COUNTS, *RECORDS)}
         return {f"{stream}/{name}": time_us for name, time_us in times.items() if time_us is not None}
     return _greatest(row.getList(row.fieldIndex("notes")))
 
@@ -137,6 +129,15 @@ def named(row: Any) -> tuple[int, list[str]] | None:
     return (count, places) if count else None
 
 
+def heard_of(row: Any) -> tuple[int, int] | None:
+    """How many rows were late and how many were not, from what was observed; None when nobody has listened."""
+    names = list(row.schema().fieldNames())
+    if "late" not in names:
+        return None
+    late, kept = (int(row.getLong(names.index(each))) for each in COUNTS)
+    return late, kept
+
+
 def _split_counts(late: Column) -> tuple[Column, Column]:
     return F.count_if(late).alias("late"), F.count_if(~late).alias("kept")
 
@@ -144,18 +145,34 @@ def _split_counts(late: Column) -> tuple[Column, Column]:
 # ---- by Spark's own code -------------------------------------------------------------------------------
 
 
-def _by_spark(rows: DataFrame, stream: Stream, judge: Judge, partition: Column, places: int) -> DataFrame:
-    seen = _heard(stream, judge, partition, places)
-    judged = rows.withColumn("_late", judge.late(F.unix_micros(f"`{stream.time}`")))
-    observed = judged.observe(f"{HEARD} {stream.name}", *_split_counts(F.col("_late")), *seen)
-    return observed.where("NOT _late").drop("_late")
+def split_by_spark(
+    parsed: DataFrame,
+    stream: Stream,
+    judge: Judge,
+    *,
+    partition: str,
+    records: tuple[str, Column, Sequence[Column]],
+) -> DataFrame:
+    """Takes the late rows and the invalid ones out, and observes what was heard together with the counts of records.
+
+    These are under their name, beside what says that a record is valid. Spark compiles no query across an observation, nor across
+    a declaration of event time: so there is one of each, with nothing between them.
+    """
+    name, valid, counts = records
+    late = judge.late(F.unix_micros(f"`{stream.time}`"))
+    split = F.count(F.when(valid & late, 1)).alias("late"), F.count(F.when(valid & ~late, 1)).alias("kept")
+    heard = _heard(stream, judge, F.col(partition), valid)
+    return parsed.observe(name, *counts, *split, *heard).where(valid & ~late)
 
 
-def _heard(stream: Stream, judge: Judge, partition: Column, places: int) -> list[Column]:
+def _heard(stream: Stream, judge: Judge, partition: Column, valid: Column | None = None) -> list[Column]:
     """The greatest time of each partition."""
     time_us = F.unix_micros(f"`{stream.time}`")
-    sound = F.when(judge.sound(time_us), time_us)
-    return [F.max(F.when(partition == place, sound)).alias(str(place)) for place in range(places)]
+    sound = judge.sound(time_us) if valid is None else valid & judge.sound(time_us)
+    return [
+        F.max(F.when((partition == place) & sound, time_us)).alias(str(place))
+        for place in range(judge.places(stream))
+    ]
 
 
 # ---- in Python -----------------------------------------------------------------------------------------
@@ -168,14 +185,17 @@ class _Moment(msgspec.Struct, frozen=True):
     now_us: int
 
 
-def _in_python(rows: DataFrame, stream: Stream, place: Column, offset: Column, horizon_us: int) -> DataFrame:
-    """Observes ``late``, ``kept``, ``notes`` and, with a horizon, ``stragglers`` and ``named``."""
-    time = f"`{stream.time}`"
+def split_in_python(
+    rows: DataFrame, stream: Stream, judge: Judge, *, partition: str, topic: str, offset: str
+) -> DataFrame:
+    """Takes the late rows out and observes ``late``, ``kept``, ``notes`` and, with a horizon, ``stragglers`` and ``named``."""
+    time, horizon_us = f"`{stream.time}`", judge.horizon_us
+    place = F.col(partition) if stream.pattern is None else F.concat_ws("/", topic, partition)
     notes = F.collect_set("_split.note").alias("notes")
     counts = _split_counts(F.col("_split.late"))
     if horizon_us:
         split = F.arrow_udf(_split(stream.name, horizon_us), f"struct<{SPLIT},straggler:string>")
-        judged = rows.withColumn("_split", split(place, F.col(time), offset))
+        judged = rows.withColumn("_split", split(place, F.col(time), F.col(offset)))
         named = F.collect_set("_split.straggler").alias("named")
         seen = [*counts, notes, F.count("_split.straggler").alias("stragglers"), named]
     else:
