@@ -210,6 +210,16 @@ def test_sessions_by_another_time_than_that_of_the_stream_are_refused(shop):
 
 
 @pytest.mark.spark
+def test_duplicates_within_a_watermark_that_is_not_sparks_are_one_clear_line(shop):
+    app = declared(shop)
+    app.view(key="order_id", name=shop.name("v"))(
+        lambda orders: orders.dropDuplicatesWithinWatermark(["order_id"])
+    )
+    with pytest.raises(UsageError, match=r"uses dropDuplicatesWithinWatermark.*hw\.distinct"):
+        Runner(app, shop.settings).once()
+
+
+@pytest.mark.spark
 def test_a_window_over_text_is_one_clear_line(shop):
     app = declared(shop)
     app.sql(

@@ -433,6 +433,19 @@ def test_batch_takes_late_records_too(shop):
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("year", [b"9999", b"+200000"])
+def test_a_date_at_the_end_of_time_makes_nobody_late(shop, year):
+    shop.make("orders")
+    name = shop.name("windows")
+    end = b'{"order_id":9,"customer_id":2,"country":"de","cents":1,"at":"%b-12-31T23:10:00Z"}' % year
+    for part in ([order(1, 0)], [order(2, 20), end], [order(3, 21)], [order(4, 22)]):
+        shop.send(part)
+        Runner(app(shop, name), shop.settings).once()
+    assert sorted(row["n"] for row in shop.table(name).values()) == [1, 1, 3]
+    assert results(Client(shop.bootstrap), name)[-1].late == 0
+
+
+@pytest.mark.spark
 def test_only_a_view_that_keeps_something_for_a_time_declares_event_time_to_spark(shop, spark):
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -19,6 +19,7 @@ from headwater.pipeline.wire import VERSION
 __all__ = [
     "DELAY",
     "bloom",
+    "check_duplicates",
     "check_tables",
     "check_windows",
     "keeps_time",
@@ -79,6 +80,16 @@ def check_tables(rows: DataFrame, view: View) -> None:
             f"view {view.name!r} uses a table twice",
             expected="a parameter for each use",
             hint='like inputs={"users": "users", "managers": "users"}',
+        )
+
+
+def check_duplicates(rows: DataFrame, view: View) -> None:
+    """Refuses what goes by the delay of Spark's own watermark, which is none of the view's: it would keep what it has seen for ever."""
+    if catalyst.find(catalyst.plan(rows), {"DeduplicateWithinWatermark"}):
+        raise UsageError(
+            f"view {view.name!r} uses dropDuplicatesWithinWatermark",
+            expected="a time within which duplicates come",
+            hint='like hw.distinct(rows, ["id"], time="at", within="1 hour")',
         )
 
 

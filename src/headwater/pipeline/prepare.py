@@ -146,6 +146,7 @@ class _Plans(NamedTuple):
             frame = query.build(self.spark, view, inputs, self.graph.inputs(view))
         plan.check_tables(frame, view)
         if not realtime:
+            plan.check_duplicates(frame, view)
             frame = changing.followed(frame, view)
         wire.check(frame, view)
         plan.check_windows(frame, view)
