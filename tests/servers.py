@@ -45,14 +45,19 @@ def wait_until(condition: Callable[[], object], seconds: float = 30, what: str =
 
 
 def create_topic(admin: AdminClient, name: str, partitions: int = 1, **settings: str) -> str:
-    """Makes a topic and waits until it can be used: Apache Kafka confirms one before its broker knows it and takes records for it."""
+    """Makes a topic and waits until it can be used: Apache Kafka confirms one before its broker knows it and takes records for it.
+
+    librdkafka 2.16 remembers for long that nobody leads a partition when it asks in that moment; each question is a new acquaintance.
+    """
     config = {key.replace("_", "."): value for key, value in settings.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(60)
     places = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
-    wait_until(
-        lambda: all(end.exception(10) is None for end in admin.list_offsets(places).values()),
-        what=f"a leader of every partition of {name}",
-    )
+
+    def led() -> bool:
+        admin.list_topics(name, timeout=60)
+        return all(end.exception(60) is None for end in admin.list_offsets(places).values())
+
+    wait_until(led, what=f"a leader of every partition of {name}")
     return name
 
 

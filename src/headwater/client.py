@@ -42,11 +42,10 @@ COUNT_AGE_S = 60.0
 """How old the number of a topic's partitions may be for a partitioner of ours."""
 READER = "headwater.reader"
 UNCOMMITTED = "headwater.reader.uncommitted"
-TIMED_OUT = "_TIMED_OUT"
 AWAY = {
     "_TRANSPORT",
     "_ALL_BROKERS_DOWN",
-    TIMED_OUT,
+    "_TIMED_OUT",
     "_TIMED_OUT_QUEUE",
     "_WAIT_COORD",
     "LEADER_NOT_AVAILABLE",
@@ -56,8 +55,8 @@ AWAY = {
     "NOT_COORDINATOR",
 }
 """What a log says that is away or has just come back: asking again helps."""
-NEW = frozenset({"UNKNOWN_TOPIC_OR_PART"})
-"""What one broker of several says of a topic that another has just made known."""
+NEW = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_NOENT"})
+"""What a log and our own library say of a topic that has just been made and is not known everywhere yet."""
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
 """What a log says to a transactional producer whose id another has taken over."""
 REFUSED = {"_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED"}
@@ -313,7 +312,8 @@ class Client:
     ) -> Any:
         """Asks again while the log is away, or says one of ``also``: a client that has just lost its connection answers at once that it is down.
 
-        One that waits in vain may be asking a broker that has died for a partition that another leads now.
+        One that asks in vain may be asking a broker that has died for a partition that another leads now, or
+        remember of a new topic for a quarter of an hour that nobody leads it: it is told anew before each try.
         """
         reader = self._reader(group)
         limit = self._clock.monotonic() + self._timeout_s
@@ -325,8 +325,7 @@ class Client:
                 failure = self._refusal or error.args[0]
                 if failure.name() not in AWAY | also or self._clock.monotonic() >= limit:
                     raise self._unreachable(failure.str(), failure.name()) from error
-                if failure.name() == TIMED_OUT:
-                    acquaint(reader)
+                acquaint(reader)
             self._pause.wait(RETRY_S)
 
     def _note(self, error: KafkaError) -> None:
