@@ -9,10 +9,10 @@ from headwater import result
 from headwater.client import Client
 from headwater.config import Settings
 from headwater.errors import UsageError
-from headwater.pipeline.layout import PLAIN, layout, shard_of
+from headwater.pipeline.layout import PLAIN, layout
 from headwater.pipeline.state import size_of
 from headwater.pipeline.statefile import Place, found_in, names
-from headwater.result import Result
+from headwater.result import Chain, File, Result
 
 __all__ = ["Entry", "Stored", "at_batch", "entry", "results", "shown", "sizes"]
 
@@ -91,7 +91,7 @@ def sizes(one: Result) -> list[Stored]:
 
 
 def entry(folder: Path, view: str, one: Result, operator: str, key: bytes) -> Entry:
-    """The value of a key after a batch, read from the files of its shard, the newest first; ``folder`` has the checkpoints of the view.
+    """The value of a key after a batch, read from the files of its shard; ``folder`` has the checkpoints of the view.
 
     Raises UsageError for an operator, a batch or a key that is not there.
     """
@@ -100,22 +100,32 @@ def entry(folder: Path, view: str, one: Result, operator: str, key: bytes) -> En
             f"view {view!r} has no operator {operator!r}", expected=" or ".join(sorted(one.state))
         )
     form = layout(one.layouts.get(operator, PLAIN))
-    shard = shard_of(key, len(one.state[operator]))
     place = Place(str(folder.absolute() / one.run / "shards" / operator), "")
-    chain = one.state[operator][shard]
-    if not {file.name for file in chain} <= set(names(place)):
+    shards = form.shards(key, len(one.state[operator]))
+    if not {file.name for shard in shards for file in one.state[operator][shard]} <= set(names(place)):
         raise UsageError(
             f"the state of view {view!r} after batch {one.batch} is no longer kept",
             hint="the last few batches are; leave out --at for the newest",
         )
+    gone = f"batch {one.batch}"
+    for shard in shards:
+        said = _newest(place, one.state[operator][shard], form.place(key))
+        if said is None:
+            continue
+        file, value = said
+        if value is not None:
+            return Entry(one.batch, operator, shard, form.value(value), file.version, file.delta)
+        gone = f"removed in batch {file.version}" + ("" if file.delta else " or before")
+    raise UsageError(f"{operator} of view {view!r} has no key {_text(key)}", got=gone)
+
+
+def _newest(place: Place, chain: Chain, at: bytes) -> tuple[File, bytes | None] | None:
+    """The newest file that speaks of an entry, and what it says: a value, or None for one that it removes."""
     for file in reversed(chain):
-        found = found_in(place, file, form.place(key))
-        if found is not None and found[0] is not None:
-            return Entry(one.batch, operator, shard, form.value(found[0]), file.version, file.delta)
+        found = found_in(place, file, at)
         if found is not None:
-            when = f"batch {file.version}" + ("" if file.delta else " or before")
-            raise UsageError(f"{operator} of view {view!r} has no key {_text(key)}", got=f"removed in {when}")
-    raise UsageError(f"{operator} of view {view!r} has no key {_text(key)}", got=f"batch {one.batch}")
+            return file, found[0]
+    return None
 
 
 def shown(value: bytes) -> str:

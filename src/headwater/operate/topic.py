@@ -76,4 +76,3 @@ def delete(log: Log, name: str) -> None:
         client.delete_topics([name])[name].result(TIMEOUT_S)
     except KafkaException as error:
         raise UsageError(f"topic {name!r} cannot be deleted", got=error.args[0].str()) from error
-

@@ -49,6 +49,13 @@ class Checkpoint:
         lines = file.read_text().splitlines()[2:]
         return [_positions(line) for line in lines if line.startswith("{")]
 
+    def partitions(self) -> int | None:
+        """Of what Spark keeps for its operators, from the first batch on; None before it."""
+        file = self.folder / "offsets" / "0"
+        if not file.exists():
+            return None
+        return int(json.loads(file.read_text().splitlines()[1])["conf"]["spark.sql.shuffle.partitions"])
+
     def starts(self, batch: int) -> Positions:
         """From where a batch reads."""
         return self.reached(batch - 1)

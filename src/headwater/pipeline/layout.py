@@ -4,7 +4,7 @@ An operator whose entries are not simply its keys says so (``Logic.layout``), an
 be moved between shards and read without the application.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -14,6 +14,7 @@ from headwater.pipeline import entries, owned
 __all__ = [
     "ENTRIES",
     "FORGETTING",
+    "GROUPS",
     "OWNED",
     "PLAIN",
     "WAITING",
@@ -26,6 +27,7 @@ __all__ = [
 PLAIN = ""
 ENTRIES = "entries"
 FORGETTING = "forget"
+GROUPS = "groups"
 OWNED = "own"
 WAITING = "wait"
 CHUNKS = (b"e", b"w")
@@ -43,6 +45,8 @@ class Layout(NamedTuple):
     """The entry in which the value of a key is."""
     value: Callable[[bytes], bytes]
     """That value in what stands there."""
+    shards: Callable[[bytes, int], Sequence[int]] = lambda key, count: (shard_of(key, count),)
+    """In which of so many shards a key may be."""
 
 
 def _under(letter: bytes) -> Callable[[bytes], bytes | None]:
@@ -56,8 +60,11 @@ def _owner(entry: bytes, value: bytes) -> bytes:
     return value if entry[:1] == b"t" else entry[1:]
 
 
+_PLAIN = Layout(lambda entry, _: entry, lambda entry: entry, lambda key: key, lambda value: value)
 LAYOUTS = {
-    PLAIN: Layout(lambda entry, _: entry, lambda entry: entry, lambda key: key, lambda value: value),
+    PLAIN: _PLAIN,
+    # ``stage.py``: the same, each key in the partition in which Spark has grouped its rows
+    GROUPS: _PLAIN._replace(shards=lambda _, count: range(count)),
     # ``timers.py``: k KEY → TIME VALUE, and t TIME DIGEST → KEY; ``asof.py`` has chunks of rows beside them
     FORGETTING: Layout(_owner, _under(b"k"), lambda key: b"k" + key, lambda value: value[8:]),
     # ``ready.py``: the same for rows that wait, and r KEY → ROW for those that were published

@@ -22,6 +22,7 @@ __all__ = [
     "check_duplicates",
     "check_tables",
     "check_windows",
+    "grouped_by",
     "keeps_time",
     "name_observations",
     "observations",
@@ -228,6 +229,33 @@ def traced(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame | None:
 
     plan, places = walk(catalyst.plan(rows))
     return catalyst.frame(rows, plan) if places else None
+
+
+def grouped_by(rows: DataFrame, key: tuple[str, ...]) -> bool:
+    """Whether rows come out of a groupBy of Spark's, with all that it groups by in their key: those of one key are in one partition then, and stay."""
+    node = catalyst.plan(rows)
+    places = {each.exprId() for each in catalyst.items(node.output()) if each.name() in key}
+    while node.nodeName() in {"Project", "Filter", "SubqueryAlias", "CollectMetrics", "EventTimeWatermark"}:
+        if node.nodeName() == "Project":
+            places = {
+                each.exprId()
+                for each in _at(node.projectList(), places)
+                if each.nodeName() == "AttributeReference"
+            }
+        node = node.child()
+    if node.nodeName() != "Aggregate" or not node.groupingExpressions().size():
+        return False
+    named = _at(node.aggregateExpressions(), places)
+    return all(
+        any(each.semanticEquals(group) for each in named)
+        for group in catalyst.items(node.groupingExpressions())
+    )
+
+
+def _at(expressions: Any, places: set[Any]) -> list[Any]:
+    """What is computed for some columns of a node."""
+    found = [each for each in catalyst.items(expressions) if each.exprId() in places]
+    return [each.child() if each.nodeName() == "Alias" else each for each in found]
 
 
 def _check_projection(view: View, graph: Graph) -> None:

@@ -29,8 +29,11 @@ def prepare(
     shards: int,
     *,
     partitions: Mapping[str, int],
+    in_groups: bool,
 ) -> Prepared:
     """Builds a view's plan. Raises UsageError, naming the view, for whatever is wrong with it. ``partitions`` are those of all topics.
+
+    With ``in_groups`` what it has published stands, or may stand, in as many shards as Spark has partitions.
 
     Only a view that keeps something for a time pays for a watermark: whether it does, its plan tells, so that one is built twice,
     over the same records.
@@ -57,7 +60,8 @@ def prepare(
         if judged and stream.time
     }
     definition = define(view, graph, frame, site)
-    staged = stage.staged(frame if judged else plan.timeless(frame), view, site, judged=judged)
+    rows = frame if judged else plan.timeless(frame)
+    staged = stage.staged(rows, view, site, judged=judged, in_groups=in_groups)
     ready = plan.name_observations(staged)
     return Prepared(
         view,

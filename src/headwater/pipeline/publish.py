@@ -31,7 +31,7 @@ from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecord, LateRecords
-from headwater.pipeline.layout import PLAIN, layout, values
+from headwater.pipeline.layout import GROUPS, PLAIN, layout, values
 from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.plan import observed
 from headwater.pipeline.points import passes
@@ -234,12 +234,19 @@ class Publisher:
             empty: Chains = {name: [()] * shards for name in wants}
             return Result(run="", batch=-1, inputs={}, partitions=0, state=empty)
         had = {name: len(chains) for name, chains in last.state.items()}
+        anew = f"make it anew from the log: headwater view rebuild {self._view.name} APP"
         if had != wants:
             raise UsageError(
                 f"view {self._view.name!r} cannot go on: its operators or shards have changed",
                 got=str(wants),
                 expected=str(had),
-                hint=f"make it anew from the log: headwater view rebuild {self._view.name} APP",
+                hint=anew,
+            )
+        if last.layouts.get(PUBLISH) == GROUPS != self._prepared.layouts.get(PUBLISH):
+            raise UsageError(
+                f"view {self._view.name!r} cannot go on: its rows stand where Spark has grouped them",
+                expected="a query that ends with a groupBy of nothing but its key",
+                hint=anew,
             )
         return last
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from headwater.pipeline.differing import revised
-from headwater.pipeline.layout import Layout, shard_of
+from headwater.pipeline.layout import Layout
 from headwater.pipeline.state import Shard
 from headwater.pipeline.statefile import Place
 from headwater.result import Chain
@@ -27,7 +27,8 @@ class Published:
         """The rows of those keys that have one."""
         asked: list[list[bytes]] = [[] for _ in self.shards]
         for key in keys:
-            asked[shard_of(key, len(self.shards))].append(self._form.place(key))
+            for number in self._form.shards(key, len(self.shards)):
+                asked[number].append(self._form.place(key))
         entries = (
             entry
             for shard, wanted in zip(self.shards, asked, strict=True)

@@ -26,6 +26,7 @@ from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecords
+from headwater.pipeline.layout import GROUPS
 from headwater.pipeline.prepare import prepare
 from headwater.pipeline.progress import Progress
 from headwater.pipeline.publish import Prepared, Publisher, sink_options
@@ -236,9 +237,20 @@ class Runner:
     def _prepare(self, spark: SparkSession, view: View) -> Prepared:
         self._checkpoints[view.name] = checkpoint = self._checkpoint(view.name)
         known = [each for each in self._results(view.name) if each.run == checkpoint.run]
-        shards = len(known[-1].state[PUBLISH]) if known else self.settings.partitions
+        shards, in_groups = (
+            self.settings.partitions,
+            checkpoint.partitions() in {None, self.settings.partitions},
+        )
+        if known:
+            shards, in_groups = len(known[-1].state[PUBLISH]), known[-1].layouts.get(PUBLISH) == GROUPS
         prepared = prepare(
-            spark, self.settings, self.graph, view, shards, partitions=self._topics.partitions()
+            spark,
+            self.settings,
+            self.graph,
+            view,
+            shards,
+            partitions=self._topics.partitions(),
+            in_groups=in_groups,
         )
         if prepared.inputs:
             shadow = self._shadows and result.shadow_topic(view.name, checkpoint.run)

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import msgspec
 
-from headwater.pipeline.layout import PLAIN, Layout, layout, shard_of
+from headwater.pipeline.layout import GROUPS, PLAIN, Layout, layout, shard_of
 from headwater.pipeline.statecopy import read_only
 from headwater.pipeline.statefile import Place, Size, Writing
 from headwater.result import Chain, Result
@@ -30,7 +30,8 @@ def scaled(result: Result, places: Mapping[str, Place], shards: int, generation:
         name: [min((time for time in times if time is not None), default=None)] * shards
         for name, times in result.opens.items()
     }
-    return msgspec.structs.replace(result, state=state, opens=opens, generation=generation)
+    layouts = {name: form for name, form in result.layouts.items() if form != GROUPS}
+    return msgspec.structs.replace(result, state=state, opens=opens, generation=generation, layouts=layouts)
 
 
 def rescaled(place: Place, chains: list[Chain], shards: int, version: int, form: Layout) -> list[Chain]:

@@ -8,16 +8,22 @@ from headwater.graph import View
 from headwater.pipeline import changing, operator, plan, wire, writing
 from headwater.pipeline.differing import NO_ROWS, ORDER, PUBLISH, Appending, Differing
 from headwater.pipeline.forget import Forgetting
+from headwater.pipeline.layout import GROUPS
 from headwater.pipeline.operator import Logic, Site
 from headwater.pipeline.ready import Ready
 
 __all__ = ["staged"]
 
 
-def staged(rows: DataFrame, view: View, site: Site, *, judged: bool) -> DataFrame:
-    """What comes out is only what the shards have written."""
+def staged(rows: DataFrame, view: View, site: Site, *, judged: bool, in_groups: bool) -> DataFrame:
+    """What comes out is only what the shards have written.
+
+    With ``in_groups`` the shards may be the partitions of a groupBy, when the plan ends with one: its rows are not moved again.
+    """
     weighted = wire.WEIGHT in rows.columns
     logic = _logic(view, weighted=weighted)
+    if in_groups and isinstance(logic, Differing) and plan.grouped_by(rows, view.key):
+        logic = Differing(weighted=weighted, layout=GROUPS)
     site.add(PUBLISH, logic, rows)
     if view.append and wire.GONE in rows.columns:
         rows = rows.where(f"NOT coalesce({wire.GONE}, false)")
@@ -38,13 +44,16 @@ def staged(rows: DataFrame, view: View, site: Site, *, judged: bool) -> DataFram
             )
         columns.append(F.expr(until).alias("_until"))
     keyed = rows.select(*columns)
-    placed = operator.sharded(keyed, site, logic.timed) if logic.keeps else _as_they_are(keyed, site)
-    return operator.shell(PUBLISH, logic, placed, NO_ROWS)
+    return operator.shell(PUBLISH, logic, _placed(keyed, site, logic), NO_ROWS)
 
 
-def _as_they_are(keyed: DataFrame, site: Site) -> DataFrame:
-    """Rows that are compared with none need not meet others of their key: each task is a shard of its own, and none is moved."""
-    return keyed.coalesce(site.shards).selectExpr("*", "spark_partition_id() AS _shard")
+def _placed(keyed: DataFrame, site: Site, logic: Logic) -> DataFrame:
+    """The rows with their ``_shard``. Each task is a shard of its own, and no row is moved, when those of a key have met already, or need not meet."""
+    if logic.layout == GROUPS:
+        return keyed.selectExpr("*", "spark_partition_id() AS _shard")
+    if not logic.keeps:
+        return keyed.coalesce(site.shards).selectExpr("*", "spark_partition_id() AS _shard")
+    return operator.sharded(keyed, site, logic.timed)
 
 
 def _logic(view: View, *, weighted: bool) -> Logic:
