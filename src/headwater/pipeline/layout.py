@@ -12,6 +12,7 @@ from headwater.errors import UsageError
 from headwater.pipeline import entries, owned
 
 __all__ = [
+    "AS_THEY_ARE",
     "ENTRIES",
     "FORGETTING",
     "GROUPS",
@@ -30,6 +31,8 @@ FORGETTING = "forget"
 GROUPS = "groups"
 OWNED = "own"
 WAITING = "wait"
+AS_THEY_ARE = {PLAIN, GROUPS}
+"""Layouts of entries that are each a key and its value."""
 CHUNKS = (b"e", b"w")
 """Letters of chunks (``chunks.py``)."""
 

@@ -31,7 +31,7 @@ from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecord, LateRecords
-from headwater.pipeline.layout import GROUPS, PLAIN, layout, values
+from headwater.pipeline.layout import AS_THEY_ARE, GROUPS, PLAIN, layout, values
 from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.plan import observed
 from headwater.pipeline.points import passes
@@ -356,7 +356,7 @@ class Publisher:
         form, place = self._prepared.layouts.get(PUBLISH, PLAIN), self._places[PUBLISH]
         for chain in chains:
             if chain and chain[-1].version == batch:
-                if self._view.append or form == PLAIN:
+                if self._view.append or form in AS_THEY_ARE:
                     yield from (tuple(part.columns) for part in batches(place, chain[-1]))
                 else:
                     yield from columns(values(layout(form), contents(place, chain[-1])))
