@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.bulk import packing
-from headwater.bulk.packing import column, hashes, packed, spread
+from headwater.bulk.packing import column, hashes, packed, parcels, spread
 from headwater.partition import murmur2
 from headwater.record import Record, encode_batch, lz4_frame, open_batch
 
@@ -64,6 +64,16 @@ def test_keys_are_spread_as_java_does_and_keep_their_order(rows, count):
     for key, value in rows:
         wanted.setdefault(count - 1 if key is None else murmur2(key) % count, []).append((key, value))
     assert found == wanted
+
+
+def test_partitions_that_are_packed_side_by_side_have_what_they_have_one_by_one():
+    rows = [(b"%d" % n, None if n % 7 == 0 else b"value %d" % n) for n in range(packing.SIDE_BY_SIDE_MIN)]
+    found = dict(parcels(*columns(rows), 3, 0))
+
+    assert {number: opened(parts) for number, parts in found.items()} == {
+        number: opened(packed(*some)) for number, *some in spread(*columns(rows), 3, 0)
+    }
+    assert set(found) == {0, 1, 2}
 
 
 def test_no_batch_is_larger_than_brokers_take_unless_a_record_is():

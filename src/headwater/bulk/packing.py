@@ -4,7 +4,10 @@ The bytes of a record are a join of columns: lengths, key, value. Arrow joins th
 batch.
 """
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +16,14 @@ import pyarrow.compute as pc
 
 from headwater.record import LZ4, TRANSACTIONAL, frame, lz4_frame
 
-__all__ = ["Packed", "column", "hashes", "packed", "spread"]
+__all__ = ["Packed", "column", "hashes", "packed", "parcels", "spread"]
 
 BYTES = pa.large_binary()
 BATCH_BYTES = 900_000
 """Of records before they are compressed: brokers take a megabyte unless they are told otherwise."""
 BATCH_RECORDS = 1 << 14
+SIDE_BY_SIDE_MIN = 10_000
+"""With so many records partitions are packed on threads of their own: Arrow and the compression leave Python to others."""
 COMPRESSED_BYTES_MIN = 1024
 """A smaller batch is sent as it is."""
 NULL = 1
@@ -52,6 +57,21 @@ def column(values: Any) -> pa.Array:
     bounds = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=bounds[1:])
     return _binaries(bounds, b"".join(values), there)
+
+
+def parcels(keys: pa.Array, values: pa.Array, count: int, apart: int) -> Iterator[tuple[int, list[Packed]]]:
+    """Records as the batches of each of ``count`` partitions."""
+    numbers, *parts = zip(*spread(keys, values, count, apart), strict=True)
+    each = map if len(numbers) == 1 or len(keys) < SIDE_BY_SIDE_MIN else _threads().map
+    yield from zip(numbers, each(lambda *part: list(packed(*part)), *parts), strict=True)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), "packing")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 def spread(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from headwater.access import Log
 from headwater.bulk.cluster import Cluster, check
 from headwater.bulk.connection import Connection, compose
-from headwater.bulk.packing import Packed, column, packed, spread
+from headwater.bulk.packing import Packed, column, parcels
 from headwater.bulk.transactions import TIMEOUT_MS, WAIT_S, Partition
 from headwater.clock import Clock, SystemClock
 from headwater.errors import ErrorCode, Fenced, MachineError, UsageError
@@ -93,9 +93,9 @@ class BulkProducer:
             return
         limit = self._limit()
         count = self._partitions(topic, limit)
-        for number, some_keys, some_values in spread(keys, values, count, self._random.randrange(count)):
+        for number, made in parcels(keys, values, count, self._random.randrange(count)):
             partition = topic, number
-            for each in packed(some_keys, some_values):
+            for each in made:
                 sequence = self._next.get(partition, 0)
                 self._next[partition] = (sequence + each.records) & 0x7FFFFFFF
                 self._waiting.append(_Batch(partition, each, sequence))
