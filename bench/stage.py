@@ -31,7 +31,7 @@ from headwater.pipeline import plan, prepare, progress, publish, session, source
 from headwater.pipeline.runner import Runner
 from results import Figure, save
 
-ROUNDS = 4
+ROUNDS = 6
 LATE_ROUNDS = 10
 """More, since they are short and what is looked for is small."""
 WORDS = 1_000_000
