@@ -133,7 +133,7 @@ def hashes(keys: pa.Array) -> Any:
 def _body(keys: pa.Array, values: pa.Array) -> bytes:
     """Records one after the other: length, attributes, no time of their own, place, key, value, no headers."""
     count = len(keys)
-    pieces = [_varints(np.arange(count)), *_measured(keys), *_measured(values)]
+    pieces = [_counted()[:count], *_measured(keys), *_measured(values)]
     sizes = 3 + sum(_lengths(piece) for piece in pieces)
     joined = pc.binary_join_element_wise(_varints(sizes), PLAIN, *pieces, NO_HEADERS, NOTHING)
     bounds = np.frombuffer(joined.buffers()[1], np.int64)
@@ -149,6 +149,12 @@ def _measured(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     return _unsigned(written), pc.coalesce(texts, NOTHING)
 
 
+@cache
+def _counted() -> pa.Array:
+    """The places of records in a batch."""
+    return _varints(np.arange(BATCH_RECORDS))
+
+
 def _varints(numbers: Any) -> pa.Array:
     return _unsigned(_zigzag(numbers))
 
@@ -160,7 +166,9 @@ def _zigzag(numbers: Any) -> Any:
 def _unsigned(numbers: Any) -> pa.Array:
     """Each number, none of them negative, in groups of seven bits, the lowest first."""
     most = int(numbers.max(initial=0))
-    width = max(1, -(-most.bit_length() // 7))
+    if most < 1 << 7:
+        return _binaries(np.arange(len(numbers) + 1), numbers.astype(np.uint8))
+    width = -(-most.bit_length() // 7)
     groups = numbers[:, None] >> (7 * np.arange(width))
     some = np.ones(groups.shape, bool)
     some[:, 1:] = groups[:, 1:] > 0
@@ -168,8 +176,7 @@ def _unsigned(numbers: Any) -> pa.Array:
     cells[:, :-1] |= some[:, 1:].astype(np.uint8) << 7
     bounds = np.zeros(len(numbers) + 1, np.int64)
     np.cumsum(some.sum(axis=1), out=bounds[1:])
-    data = cells if width == 1 else cells[some]
-    return _binaries(bounds, np.ascontiguousarray(data))
+    return _binaries(bounds, cells[some])
 
 
 def _lengths(texts: pa.Array) -> Any:
