@@ -23,7 +23,7 @@ BATCH_BYTES = 900_000
 """Of records before they are compressed: brokers take a megabyte unless they are told otherwise."""
 BATCH_RECORDS = 1 << 14
 SIDE_BY_SIDE_MIN = 10_000
-"""With so many records partitions are packed on threads of their own: Arrow and the compression leave Python to others."""
+"""So many records are packed in parts, on several threads: Arrow and the compression leave Python to others."""
 COMPRESSED_BYTES_MIN = 1024
 """A smaller batch is sent as it is."""
 NULL = 1
@@ -60,10 +60,16 @@ def column(values: Any) -> pa.Array:
 
 
 def parcels(keys: pa.Array, values: pa.Array, count: int, apart: int) -> Iterator[tuple[int, list[Packed]]]:
-    """Records as the batches of each of ``count`` partitions."""
-    numbers, *parts = zip(*spread(keys, values, count, apart), strict=True)
-    each = map if len(numbers) == 1 or len(keys) < SIDE_BY_SIDE_MIN else _threads().map
-    yield from zip(numbers, each(lambda *part: list(packed(*part)), *parts), strict=True)
+    """Records as batches of ``count`` partitions, each partition's in the order of its records."""
+    size = len(keys)
+    cuts = range(0, size, size if size < SIDE_BY_SIDE_MIN else -(-size // (os.cpu_count() or 1)))
+
+    def made(at: int) -> list[tuple[int, list[Packed]]]:
+        some = slice(at, at + cuts.step)
+        return [(each, list(packed(*part))) for each, *part in spread(keys[some], values[some], count, apart)]
+
+    for part in (map if len(cuts) == 1 else _threads().map)(made, cuts):
+        yield from part
 
 
 @cache
