@@ -9,8 +9,8 @@ from headwater.client import Client
 from headwater.errors import UsageError
 from headwater.operate.scale import scale
 from headwater.operate.state import entry
-from headwater.pipeline.batch import rows
 from headwater.pipeline import plan
+from headwater.pipeline.batch import rows
 from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.layout import GROUPS
 from headwater.pipeline.runner import Runner
