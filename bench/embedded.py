@@ -42,7 +42,8 @@ def write(bootstrap: str, topic: str, records: Iterable[tuple[bytes, bytes]]) ->
     """Records by key, as fast as one producer sends them; all are in the log afterwards."""
     out, found = producer(bootstrap, **{"queue.buffering.max.messages": 1_000_000}), iter(records)
     while part := [{"key": key, "value": value} for key, value in islice(found, CHUNK)]:
-        out.produce_batch(topic, part)
+        if out.produce_batch(topic, part) != len(part):
+            raise RuntimeError("records do not fit into the producer's queue")
         out.poll(0)
     if out.flush(120):
         raise RuntimeError("records were not acknowledged")
