@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from headwater.client import Client
-from headwater.pipeline.state import Shard
+from headwater.pipeline.state import Shard, size_of
 from headwater.pipeline.statefile import Place
 from headwater.result import Chain, Result
 from ordershop import Shop
@@ -37,6 +37,9 @@ def left(shop: Shop, view: str, answer: Table, looks: Mapping[str, Look], inner:
     last = msgspec.convert(results[-1], Result, strict=False)
     folder = run_folder(shop, view, last.run)
     published = _items(folder, "publish", last.state["publish"])
+    assert len(published) == sum(size_of(chain).entries for chain in last.state["publish"]), (
+        "a key stands in two shards"
+    )
     return Published(
         records,
         results,
