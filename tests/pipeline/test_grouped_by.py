@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
 
 import headwater as hw
@@ -93,6 +94,18 @@ def test_every_row_is_in_one_shard_and_what_a_batch_says_through_restarts_and_ot
         records = shop.records(shop.name(name))
         newest = {key: row["_revision"] for key, row, _ in records}
         assert newest == Counter(key for key, _, _ in records)
+
+
+def test_a_session_with_another_number_of_partitions_moves_rows_to_their_shards(shop):
+    settings = msgspec.structs.replace(shop.settings, partitions=3)
+    shop.make("orders")
+    for start in (0, 40):
+        shop.send(orders(40, start=start))
+        Runner(app(shop), settings).once()
+    answer = rows(app(shop), settings)
+    for name in KEYS:
+        assert _last(shop, name).layouts == {}
+        assert shop.table(shop.name(name)) == answer[shop.name(name)]
 
 
 def test_a_query_that_no_longer_ends_so_is_refused(shop, monkeypatch):

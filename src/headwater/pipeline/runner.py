@@ -237,12 +237,12 @@ class Runner:
     def _prepare(self, spark: SparkSession, view: View) -> Prepared:
         self._checkpoints[view.name] = checkpoint = self._checkpoint(view.name)
         known = [each for each in self._results(view.name) if each.run == checkpoint.run]
-        shards, in_groups = (
-            self.settings.partitions,
-            checkpoint.partitions() in {None, self.settings.partitions},
-        )
         if known:
             shards, in_groups = len(known[-1].state[PUBLISH]), known[-1].layouts.get(PUBLISH) == GROUPS
+        else:  # the session may have been started with other settings, and the run by another session
+            shards = self.settings.partitions
+            grouped = checkpoint.partitions() or int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
+            in_groups = shards == grouped
         prepared = prepare(
             spark,
             self.settings,
