@@ -141,9 +141,8 @@ def test_lag_tools_see_what_a_view_has_read(shop):
     app.sql(view, SUMS, key="country")
     shop.make("orders")
     shop.send(orders(20))
-    shop.run(app)
-    topics = Topics(shop.bootstrap)
-    assert shop.committed(view) == topics.ends([shop.name("orders")])
+    ends = Topics(shop.bootstrap).ends([shop.name("orders")])
+    shop.run(app, lambda _: wait_until(lambda: shop.committed(view) == ends, what="the view's positions"))
 
 
 @both_logs

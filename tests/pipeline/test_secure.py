@@ -2,7 +2,9 @@
 
 import pytest
 
+from headwater.pipeline.topics import Topics
 from ordershop import Shop, orders
+from servers import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -18,11 +20,12 @@ def test_a_view_runs_over_tls_as_a_user_and_no_file_holds_the_password(
     app.sql(view, "SELECT country, count(*) AS n FROM orders GROUP BY country", key="country")
     shop.make("orders")
     shop.send([*orders(30), b"bad"])
-    shop.run(app)
+    ends = Topics(shop.log).ends([shop.name("orders")])
+    assert sum(ends[shop.name("orders")].values()) == 31
+    shop.run(app, lambda _: wait_until(lambda: shop.committed(view) == ends, what="the view's positions"))
 
     assert {key: row["n"] for key, row in shop.table(view).items()} == {"de": 10, "fr": 10, "us": 10}
     assert len(shop.records(shop.name("orders.invalid"))) == 1
-    assert sum(shop.committed(view)[shop.name("orders")].values()) == 31
     files = [
         file for folder in (tmp_path / "app", spark_folder) for file in folder.rglob("*") if file.is_file()
     ]
