@@ -29,7 +29,7 @@ def prepare(
     shards: int,
     *,
     partitions: Mapping[str, int],
-    in_groups: bool,
+    in_groups: bool = False,
 ) -> Prepared:
     """Builds a view's plan. Raises UsageError, naming the view, for whatever is wrong with it. ``partitions`` are those of all topics.
 
