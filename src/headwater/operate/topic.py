@@ -1,8 +1,8 @@
 """Topics of a log: making, ending, and how evenly their records are spread."""
 
 import msgspec
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from headwater.access import Log, access
 from headwater.client import TIMEOUT_S, Client, admin
@@ -44,17 +44,20 @@ class TopicShape(msgspec.Struct, frozen=True):
 
 
 def describe(log: Log, name: str) -> TopicShape:
-    known = Client(log)
-    if name not in known.partitions():
+    known = Client(log).partitions()
+    if name not in known:
         raise UsageError(f"there is no topic {name!r}", hint="headwater topic list shows what there is")
     client = admin(log)
     resource = ConfigResource(ResourceType.TOPIC, name)
     try:
         settings = client.describe_configs([resource])[resource].result(TIMEOUT_S)
+        starts, ends = (
+            _offsets(client, name, known[name], spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        )
     except (KafkaException, TimeoutError) as error:
         raise MachineError(f"log {log} does not answer", got=str(error)) from error
     config = {key: entry.value for key, entry in settings.items() if entry.source == SET_FOR_TOPIC}
-    return TopicShape(config, tuple(PartitionShape(i, *ends) for i, ends in known.bounds(name).items()))
+    return TopicShape(config, tuple(PartitionShape(i, starts[i], ends[i]) for i in range(known[name])))
 
 
 def create(log: Log, name: str, partitions: int, config: dict[str, str]) -> None:
@@ -76,3 +79,8 @@ def delete(log: Log, name: str) -> None:
         client.delete_topics([name])[name].result(TIMEOUT_S)
     except KafkaException as error:
         raise UsageError(f"topic {name!r} cannot be deleted", got=error.args[0].str()) from error
+
+
+def _offsets(client: AdminClient, name: str, partitions: int, spec: OffsetSpec) -> dict[int, int]:
+    answers = client.list_offsets({TopicPartition(name, index): spec for index in range(partitions)})
+    return {place.partition: answer.result(TIMEOUT_S).offset for place, answer in answers.items()}
