@@ -1,15 +1,21 @@
 """Real-time views: Kafka to Kafka with no batch between, rows that never go back, invalid records settled behind."""
 
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import msgspec
 import pytest
 
 import headwater as hw
 from headwater.config import Settings
 from headwater.operate.check import check
 from headwater.pipeline.batch import rows
+from headwater.pipeline.late import LateRecord
+from headwater.pipeline.late import topic as late_topic
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.session import master
 from headwater.pipeline.topics import Topics
-from ordershop import orders
+from ordershop import Order, Shop, orders
 from servers import both_logs, wait_until
 
 pytestmark = pytest.mark.spark
@@ -92,3 +98,57 @@ def test_the_embedded_spark_gets_a_slot_for_every_real_time_task():
         match="too few slots for the real-time views; got 'local\\[2,4\\]'; expected at least 6",
     ):
         master(Settings(spark="local[2,4]"), 6)
+
+
+def test_windows_in_real_time_tell_of_late_records_and_a_clock_far_ahead_closes_none(shop):
+    """Ten minutes of orders, one of the year 9999, one that is late, and one more: all but the late one are in their windows."""
+    app = hw.App("shop")
+    app.stream("orders", Order, key="customer_id", time="at", topic=shop.name("orders"), delay="1 minute")
+    counted = shop.name("counted")
+    app.sql(
+        counted,
+        "SELECT window(at, '1 minute') AS window, count(*) AS n FROM orders GROUP BY window(at, '1 minute')",
+        key="window",
+        latency="realtime",
+    )
+    begun = datetime(2026, 1, 5, 9, tzinfo=UTC)
+
+    def order(number: int, minutes: float) -> Order:
+        at = begun + timedelta(minutes=minutes)
+        return Order(order_id=number, customer_id=1, country="de", cents=1, at=at)
+
+    shop.make("orders")
+    shop.send([order(n, n) for n in range(10)])
+    shop.send([Order(order_id=98, customer_id=1, country="de", cents=1, at=datetime(9999, 1, 1, tzinfo=UTC))])
+    late = late_topic(counted)
+
+    def meanwhile(runner):
+        wait_until(lambda: runner.wait(0.02) or len(shop.table(counted)) == 11, 60, "the first windows")
+        number = itertools.count(100)
+
+        def left_out() -> bool:
+            shop.send([order(next(number), 0.5)])
+            return runner.wait(1) or bool(shop.records(late))
+
+        wait_until(left_out, 60, "a late record")
+        shop.send([order(99, 9.5)])
+        wait_until(lambda: runner.wait(0.02) or _counts(shop, counted)[9] == 2, 60, "a row that is not late")
+        wait_until(lambda: shop.committed(counted) == Topics(shop.bootstrap).ends([shop.name("orders")]), 60)
+
+    shop.run(app, meanwhile)
+    found = [msgspec.convert(value, LateRecord) for _, value, _ in shop.records(late)]
+    assert {each.time for each in found} == {"2026-01-05T09:00:30.000000Z"}
+    assert {each.watermark for each in found} == {"2026-01-05T09:08:00.000000Z"}
+    assert check(app, shop.settings, counted).first is None
+
+    def again(runner):
+        shop.send([order(200, 0.5), order(201, 9.6)])
+        wait_until(lambda: runner.wait(0.02) or _counts(shop, counted)[9] == 3, 60, "the rows after a restart")
+
+    shop.run(app, again)
+    assert check(app, shop.settings, counted).first is None
+
+
+def _counts(shop: Shop, view: str) -> list[int]:
+    """The rows of the windows in their order."""
+    return [row["n"] for _, row in sorted(shop.table(view).items())]

@@ -4,7 +4,7 @@ import json
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from headwater.pipeline.topics import Positions
 
@@ -51,10 +51,17 @@ class Checkpoint:
 
     def partitions(self) -> int | None:
         """Of what Spark keeps for its operators, from the first batch on; None before it."""
-        file = self.folder / "offsets" / "0"
-        if not file.exists():
-            return None
-        return int(json.loads(file.read_text().splitlines()[1])["conf"]["spark.sql.shuffle.partitions"])
+        found = self._metadata(0)
+        return int(found["conf"]["spark.sql.shuffle.partitions"]) if found else None
+
+    def watermark_us(self, batch: int) -> int | None:
+        """Spark's own watermark in a batch, in microseconds; None when it has not got anywhere."""
+        found = self._metadata(batch)
+        return found["batchWatermarkMs"] * 1000 if found and found["batchWatermarkMs"] else None
+
+    def _metadata(self, batch: int) -> dict[str, Any]:
+        file = self.folder / "offsets" / str(batch)
+        return dict(json.loads(file.read_text().splitlines()[1])) if file.exists() else {}
 
     def starts(self, batch: int) -> Positions:
         """From where a batch reads."""

@@ -4,16 +4,14 @@ The key is topic-partition-offset and the topic is compacted, so that any number
 repetitions of a batch, leave one record.
 """
 
-import functools
+from typing import Any
 
 import msgspec
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from headwater.client import producer
-from headwater.errors import MachineError
 from headwater.graph import Graph, Stream, View
 from headwater.pipeline import source
+from headwater.pipeline.beside import Beside
 from headwater.pipeline.plan import observed
 from headwater.pipeline.topics import Positions, Topics
 from headwater.schema import reason
@@ -21,8 +19,6 @@ from headwater.schema import reason
 __all__ = ["Invalid", "InvalidRecords", "topic"]
 
 VALUE_CHARACTERS_MAX = 1_000
-FLUSH_SECONDS_MAX = 120.0
-IN_FLIGHT_MAX = 10_000
 
 
 class Invalid(msgspec.Struct, frozen=True):
@@ -51,6 +47,7 @@ class InvalidRecords:
         self._topics = topics
         self._graph = graph
         self._partitions = partitions
+        self._beside = Beside(topics.log)
 
     def publish(
         self,
@@ -74,34 +71,21 @@ class InvalidRecords:
                 self._publish(spark, stream, starts, stretch)
 
     def close(self) -> None:
-        self.__dict__.pop("_producer", None)
+        self._beside.close()
 
     def _publish(self, spark: SparkSession, stream: Stream, starts: Positions, ends: Positions) -> None:
         self._topics.ensure([topic(name) for name in ends], self._partitions, compact=True)
-        failed: list[str] = []
-        for row in source.invalid(spark, self._topics.log, stream, starts, ends).toLocalIterator():
-            value = None if row.value is None else bytes(row.value)
-            self._send(
-                Invalid(row.topic, row.partition, row.offset, _reason(value, stream), _text(value)),
-                failed,
-            )
-        if self._producer.flush(FLUSH_SECONDS_MAX) or failed:
-            got = failed[0] if failed else "no answer"
-            raise MachineError(f"invalid records of stream {stream.name!r} could not be published", got=got)
-
-    def _send(self, record: Invalid, failed: list[str]) -> None:
-        while len(self._producer) >= IN_FLIGHT_MAX:
-            self._producer.poll(0.1)
-        self._producer.produce(
-            topic(record.topic),
-            msgspec.json.encode(record),
-            record.key,
-            on_delivery=lambda error, _: failed.append(str(error)) if error else None,
+        found = source.invalid(spark, self._topics.log, stream, starts, ends).toLocalIterator()
+        records = (_invalid(row, stream) for row in found)
+        self._beside.send(
+            f"invalid records of stream {stream.name!r}",
+            ((topic(each.topic), each.key, msgspec.json.encode(each)) for each in records),
         )
 
-    @functools.cached_property
-    def _producer(self) -> Producer:
-        return producer(self._topics.log)
+
+def _invalid(row: Any, stream: Stream) -> Invalid:
+    value = None if row.value is None else bytes(row.value)
+    return Invalid(row.topic, row.partition, row.offset, _reason(value, stream), _text(value))
 
 
 def _reason(value: bytes | None, stream: Stream) -> str:

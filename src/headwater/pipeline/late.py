@@ -13,7 +13,6 @@ from headwater.client import Client
 from headwater.graph import Graph, View
 from headwater.pipeline import source
 from headwater.pipeline.topics import Positions, Topics
-from headwater.result import Result
 from headwater.schema import wire
 
 __all__ = ["LateRecord", "LateRecords", "published", "topic"]
@@ -58,14 +57,15 @@ class LateRecords:
     def read(
         self,
         spark: SparkSession,
-        result: Result,
         view: View,
         streams: Iterable[str],
         stretch: tuple[Positions, Positions],
+        *,
+        run: str,
+        watermark: int,
     ) -> Iterator[LateRecord]:
         """Those of a batch, in the streams in which it met some; ``stretch`` is what it has read, from and up to."""
         starts, read = stretch
-        watermark = result.watermark or 0
         before_us = watermark - view.late.horizon_us
         reason = f"it came after the watermark{f' and {view.late.horizon}' if view.late.horizon_us else ''}"
         for name in sorted(set(streams)):
@@ -81,7 +81,7 @@ class LateRecords:
                     _iso(watermark),
                     reason,
                     row.value,
-                    result.run,
+                    run,
                 )
 
 

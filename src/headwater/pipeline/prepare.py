@@ -41,18 +41,21 @@ def prepare(
     plans = _Plans(spark, settings, graph, shards)
     records = plans.records(view)
     frame, site = plans.build(view, records)
-    if view.latency == "realtime":
-        if site.timed:
-            raise UsageError(
-                f"view {view.name!r} cannot run in real time: it uses {next(iter(site.timed))[:-1]}",
-                hint="leave out latency='realtime'",
-            )
-        ready = plan.name_observations(plan.versioned(frame, view, graph))
-        return Prepared(view, ready, {}, {}, shards, {}, define(view, graph, frame, site))
-    judge = None
+    if view.latency == "realtime" and site.timed:
+        raise UsageError(
+            f"view {view.name!r} cannot run in real time: it uses {next(iter(site.timed))[:-1]}",
+            hint="leave out latency='realtime'",
+        )
+    judge, realtime = None, view.latency == "realtime"
     judged = plan.keeps_time(frame) or "watermark" in site.timed.values()
     if judged:
-        judge = Judge(spark, view.late.horizon_us, partitions)
+        judge = Judge(spark, view.late.horizon_us, partitions, realtime=realtime)
+        if realtime and any(each.pattern is not None for each in graph.inputs(view).values()):
+            raise UsageError(
+                f"view {view.name!r} cannot run in real time: it keeps windows over the topics of a pattern",
+                expected="a stream of one topic",
+                hint="leave out latency='realtime'",
+            )
         frame, site = plans.build(view, records, judge)
     inputs = {
         stream.name: Input(duration_us(stream.delay), duration_us(stream.idle))
@@ -60,6 +63,9 @@ def prepare(
         if judged and stream.time
     }
     definition = define(view, graph, frame, site)
+    if realtime:
+        ready = plan.name_observations(plan.versioned(frame, view, graph))
+        return Prepared(view, ready, {}, {}, shards, inputs, definition, judge=judge)
     rows = frame if judged else plan.timeless(frame)
     staged = stage.staged(rows, view, site, judged=judged, in_groups=in_groups)
     ready = plan.name_observations(staged)

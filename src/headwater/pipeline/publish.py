@@ -350,7 +350,9 @@ class Publisher:
         if not streams or self._view.late.policy == "drop":
             return iter(())
         stretch = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
-        return self._late.read(rows.sparkSession, result, self._view, streams, stretch)
+        return self._late.read(
+            rows.sparkSession, self._view, streams, stretch, run=result.run, watermark=result.watermark or 0
+        )
 
     def _changes(self, chains: list[Chain], batch: int) -> Iterator[Columns]:
         form, place = self._prepared.layouts.get(PUBLISH, PLAIN), self._places[PUBLISH]

@@ -1,58 +1,155 @@
 """Real time: what a real-time query cannot do while it runs is settled behind it.
 
-Spark lets no code of ours into such a query. Every few seconds it closes a batch and reports positions and counts;
-then the invalid records of that stretch are published and the positions committed to the view's group. The commit
-comes last, so that after a crash the group tells from where to look again.
+Spark lets no code of ours into such a query. Every few seconds it closes a batch and reports positions and counts; then the invalid and
+the late records of that stretch are published and the positions committed to the view's group. The commit comes last, so that after a
+crash the group tells from where to look again.
+
+A view that keeps windows has a watermark like every other (``time.py``). It is set between two batches, while the query runs: the next one
+takes it or the one before, and says which in its report. Spark forgets windows by the one before that, so it never drops a row that
+we let through.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from headwater.graph import View
+from headwater.clock import Clock
+from headwater.pipeline import late, source, time
+from headwater.pipeline.beside import Beside
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
+from headwater.pipeline.late import LateRecords
+from headwater.pipeline.plan import observed
+from headwater.pipeline.publish import Prepared
+from headwater.pipeline.split import BOUND
+from headwater.pipeline.topics import Positions
+from headwater.result import Heard
 
 __all__ = ["Settlement"]
+
+Observed = Mapping[str, Mapping[str, int | None]]
+"""What was observed in a batch, by stream."""
 
 
 class Settlement:
     """Follows one real-time view. Owned by the runner's watching thread, and by its stopping one after that."""
 
-    def __init__(self, view: View, checkpoint: Checkpoint, groups: Groups, invalid: InvalidRecords) -> None:
-        self._view = view
+    def __init__(
+        self,
+        prepared: Prepared,
+        checkpoint: Checkpoint,
+        groups: Groups,
+        *,
+        invalid: InvalidRecords,
+        late: LateRecords,
+        beside: Beside,
+        clock: Clock,
+    ) -> None:
+        self._prepared = prepared
+        self._view = prepared.view
         self._checkpoint = checkpoint
         self._groups = groups
         self._invalid = invalid
-        self._settled = groups.committed(view.name)
-        self._batch: int | None = None
+        self._late = late
+        self._beside = beside
+        self._clock = clock
+        self._settled = groups.committed(self._view.name)
+        self._begun = checkpoint.last()
+        self._batch = self._begun - 1
+        self._heard: dict[str, Heard] = {}
+        reached = checkpoint.watermark_us(self._begun)
+        self._watermark = time.NEVER if reached is None else reached + self._view.late.horizon_us
+        self._tell()
 
-    def settle(self, spark: SparkSession, query: StreamingQuery | None) -> None:
-        """Settles up to the last complete batch; without a new one since the last call it does nothing.
-
-        Counts are used when they are those of exactly this stretch; otherwise all of it is read again.
-        """
+    def settle(self, spark: SparkSession, query: StreamingQuery) -> None:
+        """Settles each batch that is complete since the last call; what was begun before this process is looked for in one stretch."""
         last = self._checkpoint.last()
         if last == self._batch:
             return
-        progress: Any = query.lastProgress if query is not None else None
-        exact = (
-            progress is not None
-            and self._batch is not None
-            and progress["batchId"] == last == self._batch + 1
-        )
-        counts = (
-            {name: row["records"] for name, row in progress["observedMetrics"].items()} if exact else None
-        )
-        ends = self._checkpoint.reached(last)
+        reports = {each["batchId"]: each for each in query.recentProgress}
+        for batch in range(self._batch + 1, last + 1):
+            if batch > self._begun and batch not in reports:
+                return  # its report comes a moment later than its end
+            seen = _observed(reports[batch]) if batch > self._begun else None
+            if not self._settle(spark, batch, seen):
+                return
+            self._batch = batch
+            self._move(query, seen or {})
+
+    def _settle(self, spark: SparkSession, batch: int, seen: Observed | None) -> bool:
+        """Publishes what a batch has left out; with None for what was observed, all of it is read again."""
+        ends = self._checkpoint.reached(batch)
         starts = {
             t: {p: min(self._settled.get(t, {}).get(p, 0), end) for p, end in ps.items()}
             for t, ps in ends.items()
         }
         if starts != ends:
-            self._invalid.publish(spark, self._view, counts, starts, ends)
+            self._invalid.publish(spark, self._view, _invalid(seen), starts, ends)
+            self._publish_late(spark, seen, batch, (starts, ends))
             if not self._groups.commit(self._view.name, ends):
-                return
-        self._batch, self._settled = last, ends
+                return False
+        self._settled = ends
+        return True
+
+    # ---- time ------------------------------------------------------------------------------------------
+
+    def _publish_late(
+        self, spark: SparkSession, seen: Observed | None, batch: int, stretch: tuple[Positions, Positions]
+    ) -> None:
+        """Publishes the late records of a stretch. Of one that nobody has counted, those which Spark's own watermark says are late."""
+        if self._prepared.judge is None or self._view.late.policy == "drop":
+            return
+        streams = {name for name in self._prepared.inputs if seen is None or seen.get(name, {}).get("late")}
+        bound = self._checkpoint.watermark_us(batch) if seen is None else _bound(seen)
+        if not streams or bound is None:
+            return
+        watermark = bound + self._view.late.horizon_us
+        found = self._late.read(
+            spark, self._view, streams, stretch, run=self._checkpoint.run, watermark=watermark
+        )
+        name = late.topic(self._view.name)
+        records = ((name, each.key, msgspec.json.encode(each)) for each in found)
+        self._beside.send(f"late records of view {self._view.name!r}", records)
+
+    def _move(self, query: StreamingQuery, seen: Observed) -> None:
+        """After a batch: what was heard in it moves the watermark, and Spark forgets by what rows were late in it."""
+        if self._prepared.judge is None:
+            return
+        now_ms = self._clock.now_ms()
+        for stream, row in seen.items():
+            times = {
+                f"{stream}/{place}": at for place, at in row.items() if place.isdecimal() and at is not None
+            }
+            self._heard = time.heard(times, self._heard, now_ms)
+        bound = _bound(seen)
+        tracker = query._jsq.streamingQuery().watermarkTracker()  # noqa: SLF001
+        if bound is not None and bound // 1000 > tracker.currentWatermark():
+            tracker.setWatermark(bound // 1000)
+        self._watermark = time.watermark(self._prepared.inputs, self._heard, now_ms, self._watermark)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._prepared.judge is not None:
+            self._prepared.judge.tell(self._watermark, self._clock.now_ms() * 1000)
+
+
+def _observed(report: Any) -> Observed:
+    """What Spark reports of a batch."""
+    found = report["observedMetrics"].items()
+    return {observed(name).removeprefix(f"{source.INVALID} "): row.asDict() for name, row in found}
+
+
+def _invalid(seen: Observed | None) -> dict[str, int] | None:
+    """How many records of each stream were invalid, as `InvalidRecords` wants it."""
+    if seen is None:
+        return None
+    return {f"{source.INVALID} {name}": row["records"] or 0 for name, row in seen.items()}
+
+
+def _bound(seen: Observed) -> int | None:
+    """By what rows were late in a batch: all of its inputs go by the same, and one without records says nothing."""
+    return min((bound for row in seen.values() if (bound := row.get(BOUND)) is not None), default=None)

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from headwater import result
@@ -21,6 +21,7 @@ from headwater.errors import Fenced, HeadwaterError, MachineError, StorageError,
 from headwater.graph import View
 from headwater.pace import Pace, Trailing
 from headwater.pipeline import late, query, session, time, wire
+from headwater.pipeline.beside import Beside
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.groups import Groups
@@ -82,6 +83,7 @@ class Runner:
         self._topics = Topics(settings.access)
         self._invalid = InvalidRecords(self._topics, self.graph, settings.partitions)
         self._late = LateRecords(self._topics, self.graph)
+        self._beside = Beside(settings.access)
         self._ticks = Ticks(settings.access, self._clock)
         self._close_groups: Callable[[], None] = lambda: None
         self._queries: dict[str, StreamingQuery] = {}
@@ -131,8 +133,8 @@ class Runner:
             if name in self._publishers:
                 self._finish_batch(running)
             running.stop()
-        for settlement in self._settlements.values():
-            settlement.settle(session.start(self.settings), None)
+        for name in self._settlements.keys() & self._queries.keys():
+            self._settlements[name].settle(session.start(self.settings), self._queries[name])
         self._close()
         self._ended.set()
 
@@ -142,6 +144,7 @@ class Runner:
             publisher.close()
         self._close_groups()
         self._invalid.close()
+        self._beside.close()
         self._ticks.close()
         self._topics.close()
 
@@ -261,7 +264,7 @@ class Runner:
         view, checkpoint, frame = prepared.view, self._checkpoints[prepared.view.name], prepared.frame
         if view.latency == "realtime" and not once:
             self._begin(view.name, checkpoint)
-            writer = self._realtime_writer(view, frame, checkpoint)
+            writer = self._realtime_writer(prepared, checkpoint)
         else:
             publisher = self._publisher(prepared, checkpoint, paced=not once)
             self._begin(view.name, checkpoint)
@@ -308,8 +311,17 @@ class Runner:
         )
         return self._publishers[name]
 
-    def _realtime_writer(self, view: View, frame: DataFrame, checkpoint: Checkpoint) -> DataStreamWriter:
-        self._settlements[view.name] = Settlement(view, checkpoint, self._groups, self._invalid)
+    def _realtime_writer(self, prepared: Prepared, checkpoint: Checkpoint) -> DataStreamWriter:
+        view, frame = prepared.view, prepared.frame
+        self._settlements[view.name] = Settlement(
+            prepared,
+            checkpoint,
+            self._groups,
+            invalid=self._invalid,
+            late=self._late,
+            beside=self._beside,
+            clock=self._clock,
+        )
         sql = wire.expressions(frame.schema, view)
         records = wire.records(frame, sql, view=view.name, run=checkpoint.run, batch="realtime")
         options = sink_options(self.settings.access, view)

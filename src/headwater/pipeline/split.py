@@ -23,7 +23,17 @@ from headwater.pipeline import catalyst
 from headwater.pipeline.time import FUTURE_US, NEVER, PLAN
 from headwater.pipeline.topics import Positions
 
-__all__ = ["HEARD", "Judge", "heard_of", "listened", "named", "noted", "split_by_spark", "split_in_python"]
+__all__ = [
+    "BOUND",
+    "HEARD",
+    "Judge",
+    "heard_of",
+    "listened",
+    "named",
+    "noted",
+    "split_by_spark",
+    "split_in_python",
+]
 
 HEARD = "time"
 """What the observation of a stream's times begins with."""
@@ -35,6 +45,8 @@ COUNTS = ("late", "kept")
 """What is observed of a stream besides its times: how many rows came too late, and how many did not."""
 RECORDS = ("records", "valid")
 """What is observed of all its records: how many were invalid, and how many were not."""
+BOUND = "bound"
+"""What is observed in a real-time query: by what rows were late."""
 SPLIT = "late:boolean,note:string"
 NAMED_MAX = 20
 """So many stragglers are named in a stretch of rows; the others are counted."""
@@ -43,8 +55,12 @@ NAMED_MAX = 20
 class Judge:
     """Decides in the plan of a view which rows are late, batch by batch. ``partitions`` says how many each topic has."""
 
-    def __init__(self, spark: SparkSession, horizon_us: int, partitions: Mapping[str, int]) -> None:
+    def __init__(
+        self, spark: SparkSession, horizon_us: int, partitions: Mapping[str, int], *, realtime: bool = False
+    ) -> None:
         self.horizon_us = horizon_us
+        self.realtime = realtime
+        """Whether the query runs on while bounds are set; it takes no Python, so Spark's own code tells all partitions apart."""
         self._partitions = partitions
         self._places: dict[str, int] = {}
         self._late, self._future = _Bound(spark, "late"), _Bound(spark, "future")
@@ -52,14 +68,18 @@ class Judge:
     def places(self, stream: Stream) -> int:
         """How many partitions Spark's own code can tell apart in a stream; 0 when it cannot do it."""
         count = self._partitions.get(stream.topic, 0)
-        named = self.horizon_us and not stream.table
-        if stream.pattern is not None or named or count > PLACES_MAX:
+        named = self.horizon_us and not stream.table and not self.realtime
+        if stream.pattern is not None or named or (count > PLACES_MAX and not self.realtime):
             return 0
         self._places[stream.topic] = count
         return count
 
     def late(self, time_us: Column) -> Column:
         return time_us.isNotNull() & self._late.follows(time_us)
+
+    def bound(self, time_us: Column) -> Column:
+        """What ``late`` goes by."""
+        return self._late.reached(time_us)
 
     def sound(self, time_us: Column) -> Column:
         """Whether a time is not that of a clock which is far ahead."""
@@ -96,8 +116,15 @@ class _Bound:
 
     def follows(self, time_us: Column) -> Column:
         """Whether a time, which is not null, is before it."""
-        kind = catalyst.of(self._spark, "org.apache.spark.sql.types.DataType").fromDDL("BOOLEAN")
-        return catalyst.invoked(self._spark, self._time, "follows", kind, time_us)
+        return self._asked("follows", "BOOLEAN", time_us)
+
+    def reached(self, time_us: Column) -> Column:
+        """What it is, for any time that is not null."""
+        return self._asked("reached", "BIGINT", time_us)
+
+    def _asked(self, method: str, kind: str, time_us: Column) -> Column:
+        known = catalyst.of(self._spark, "org.apache.spark.sql.types.DataType").fromDDL(kind)
+        return catalyst.invoked(self._spark, self._time, method, known, time_us)
 
 
 def listened(rows: DataFrame, stream: Stream, judge: Judge, *, partition: str) -> DataFrame:
@@ -159,10 +186,12 @@ def split_by_spark(
     a declaration of event time: so there is one of each, with nothing between them.
     """
     name, valid, counts = records
-    late = judge.late(F.unix_micros(f"`{stream.time}`"))
+    time_us = F.unix_micros(f"`{stream.time}`")
+    late = judge.late(time_us)
     split = F.count(F.when(valid & late, 1)).alias("late"), F.count(F.when(valid & ~late, 1)).alias("kept")
     heard = _heard(stream, judge, F.col(partition), valid)
-    return parsed.observe(name, *counts, *split, *heard).where(valid & ~late)
+    bound = [F.max(judge.bound(time_us)).alias(BOUND)] if judge.realtime else []
+    return parsed.observe(name, *counts, *split, *heard, *bound).where(valid & ~late)
 
 
 def _heard(stream: Stream, judge: Judge, partition: Column, valid: Column | None = None) -> list[Column]:

@@ -207,7 +207,7 @@ class Views:
         found = current(results(self._topics, view))
         if found is None:
             return []
-        left_out = check.left_out(self._topics, view, found)
+        left_out = check.left_out(self._topics, view, found, found.inputs)
         frame = batch(self._app, self._settings, view, Position(found.inputs), left_out)
         return self._shown(spec, [msgspec.json.decode(value) for _, value in records(frame, spec)])
 

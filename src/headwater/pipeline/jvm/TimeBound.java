@@ -25,6 +25,11 @@ public final class TimeBound implements Serializable {
         return other < micros;
     }
 
+    /** What it is, whatever it is asked about: a query that runs on while it is set says so with which one it has worked. */
+    public long reached(long other) {
+        return micros;
+    }
+
     /** Stands in Spark's plans, by whose text a view is known again. */
     public String toString() {
         return about;
