@@ -58,6 +58,22 @@ def test_real_time_views_publish_at_once_and_never_go_back(shop):
     assert shop.committed(totals) == topics.ends([shop.name("orders")])
 
 
+def test_a_real_time_view_takes_what_is_there_and_ends_and_goes_on_in_real_time(shop):
+    app, totals = shop.app(), shop.name("totals")
+    query = "SELECT country, sum(cents) AS cents FROM orders GROUP BY country"
+    app.sql(totals, query, key="country", latency="realtime")
+    shop.make("orders")
+    for start in (0, 60):
+        shop.send([*orders(30, start=start), b"bad"])
+        Runner(app, shop.settings).once()
+        assert check(app, shop.settings, totals).first is None
+        shop.run(app, lambda _, start=start: shop.send(orders(30, start=start + 30)))
+    assert check(app, shop.settings, totals).first is None
+    assert len(shop.records(shop.name("orders.invalid"))) == 2
+    versions = {key: value["_version"] for key, value, _ in shop.records(totals)}
+    assert versions == {"de": 40, "fr": 40, "us": 40}
+
+
 def test_a_real_time_view_is_compared_only_when_it_has_read_all(shop):
     app = shop.app()
     app.sql(
@@ -143,7 +159,9 @@ def test_windows_in_real_time_tell_of_late_records_and_a_clock_far_ahead_closes_
 
     def again(runner):
         shop.send([order(200, 0.5), order(201, 9.6)])
-        wait_until(lambda: runner.wait(0.02) or _counts(shop, counted)[9] == 3, 60, "the rows after a restart")
+        wait_until(
+            lambda: runner.wait(0.02) or _counts(shop, counted)[9] == 3, 60, "the rows after a restart"
+        )
 
     shop.run(app, again)
     assert check(app, shop.settings, counted).first is None

@@ -41,6 +41,7 @@ __all__ = ["Runner"]
 IDLE_MS_PER_VIEW = 50
 """Looking for records costs about 4 ms of a core: twenty views that look every second take 8 % of one."""
 REALTIME_BATCH = "5 seconds"
+STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 WATCH_SECONDS = 0.5
 LOOK_SECONDS = 1
 FOLLOW_SECONDS_MAX = 60.0
@@ -105,6 +106,7 @@ class Runner:
     def once(self, look: Callable[[], None] = lambda: None) -> None:
         """Takes what the log holds now, publishes it and ends; real-time views run as batches here. Calls ``look`` meanwhile."""
         self._launch(once=True, look=look)
+        self._settle()
         self._close()
 
     def _await(self, name: str, look: Callable[[], None]) -> None:
@@ -133,10 +135,14 @@ class Runner:
             if name in self._publishers:
                 self._finish_batch(running)
             running.stop()
-        for name in self._settlements.keys() & self._queries.keys():
-            self._settlements[name].settle(session.start(self.settings), self._queries[name])
+        self._settle()
         self._close()
         self._ended.set()
+
+    def _settle(self) -> None:
+        """After the end of all queries: what is left to do behind the real-time ones."""
+        for name in self._settlements.keys() & self._queries.keys():
+            self._settlements[name].settle(session.start(self.settings), self._queries[name])
 
     def _close(self) -> None:
         """Gives back the clients of the log: Spark keeps the publishers, and they would look for their broker for ever."""
@@ -262,9 +268,10 @@ class Runner:
 
     def _start_query(self, prepared: Prepared, *, once: bool) -> None:
         view, checkpoint, frame = prepared.view, self._checkpoints[prepared.view.name], prepared.frame
-        if view.latency == "realtime" and not once:
+        if view.latency == "realtime":
             self._begin(view.name, checkpoint)
             writer = self._realtime_writer(prepared, checkpoint)
+            writer = writer.trigger(availableNow=True) if once else writer.trigger(realTime=REALTIME_BATCH)
         else:
             publisher = self._publisher(prepared, checkpoint, paced=not once)
             self._begin(view.name, checkpoint)
@@ -281,6 +288,8 @@ class Runner:
         )
         context = frame.sparkSession.sparkContext
         context.setLocalProperty("spark.scheduler.pool", view.name)
+        if view.latency == "realtime":  # as real-time mode wants it; a query keeps what it finds at its start
+            frame.sparkSession.conf.set(STATE_FORMAT, "2")
         try:
             self._queries[view.name] = writer.start()
         except PySparkException as error:
@@ -289,6 +298,7 @@ class Runner:
             ) from error
         finally:
             context.setLocalProperty("spark.scheduler.pool", None)
+            frame.sparkSession.conf.unset(STATE_FORMAT)
         if view.name in self._publishers:
             self._publishers[view.name].attach(self._queries[view.name])
 
@@ -325,7 +335,7 @@ class Runner:
         sql = wire.expressions(frame.schema, view)
         records = wire.records(frame, sql, view=view.name, run=checkpoint.run, batch="realtime")
         options = sink_options(self.settings.access, view)
-        return records.writeStream.format("kafka").options(**options).trigger(realTime=REALTIME_BATCH)
+        return records.writeStream.format("kafka").options(**options)
 
     def _interval(self) -> str:
         return f"{max(self.settings.trigger_ms, IDLE_MS_PER_VIEW * len(self._views))} milliseconds"
