@@ -66,15 +66,15 @@ class Settlement:
         self._tell()
 
     def settle(self, spark: SparkSession, query: StreamingQuery) -> None:
-        """Settles each batch that is complete since the last call; what was begun before this process is looked for in one stretch."""
+        """Settles each batch that is complete since the last call. Of those before this process, and of one during which the query ended, there is no report."""
         last = self._checkpoint.last()
         if last == self._batch:
             return
         reports = {each["batchId"]: each for each in query.recentProgress}
         for batch in range(self._batch + 1, last + 1):
-            if batch > self._begun and batch not in reports:
+            if batch not in reports and batch > self._begun and query.isActive:
                 return  # its report comes a moment later than its end
-            seen = _observed(reports[batch]) if batch > self._begun else None
+            seen = _observed(reports[batch]) if batch in reports else None
             if not self._settle(spark, batch, seen):
                 return
             self._batch = batch
