@@ -8,28 +8,26 @@ them, moved to their shards, through every operator that a view of them has, wit
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import logic
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import headwater as hw
+import logic
 from headwater.pipeline import history, operator
-from headwater.pipeline.current import DELETED, ID, OFFSET, PARTITION, current
+from headwater.pipeline.current import current
 from headwater.pipeline.operator import OBSERVED, Plan, Site, written
 from headwater.pipeline.source import SPARK_DELAY
 from headwater.pipeline.statefile import Place
 from headwater.pipeline.time import NEVER, PLAN
-from headwater.pipeline.wire import GONE
 
 FILES = 2
 """Of each input in each batch: as many as there are cores."""
-Made = Callable[[Any, Any], DataFrame]
 
 
 class Alone:
@@ -42,7 +40,7 @@ class Alone:
         self.site = Site(shards, lambda: nothing)
         self._query: Any = None
         self._chains: dict[str, Any] = {}
-        self._watermark = NEVER
+        self._marks: list[int] = []
 
     def run(self, rows: DataFrame, watermarks: list[int]) -> float:
         """Takes all that there is; the seconds of its batches. ``watermarks`` are those from the second batch on."""
@@ -98,7 +96,7 @@ def read(spark: SparkSession, folder: Path, name: str) -> DataFrame:
 # ---- the two joins -------------------------------------------------------------------------------------
 
 
-def orders(spark: SparkSession, folder: Path) -> list[int]:
+def orders(folder: Path) -> list[int]:
     def bare(rows: pa.Table) -> pa.Table:
         return rows.drop_columns(["_key"])
 
@@ -112,7 +110,7 @@ def joined(spark: SparkSession, folder: Path) -> DataFrame:
     return hw.join(left, right, on="customer_id")
 
 
-def trades(spark: SparkSession, folder: Path) -> list[int]:
+def trades(folder: Path) -> list[int]:
     stored(folder, logic.trades(), ("trades", "rates"))
     size = logic.EVENTS // logic.BATCHES
     return [logic.BEGIN_US + n * size * 1000 - logic.DELAY_US for n in range(1, logic.BATCHES)]
@@ -131,7 +129,7 @@ CASES = {"as-of enrichment": (trades, enriched), "join of two tables": (orders, 
 def measured(what: str, spark: SparkSession, folder: Path, rounds: int, shards: int) -> list[float]:
     """Rows a second of each round; the first, in which Java and the workers get warm, is left out."""
     make, build = CASES[what]
-    watermarks = make(spark, folder / "rows")
+    watermarks = make(folder / "rows")
     found = []
     for number in range(rounds + 1):
         place = folder / str(number)
