@@ -1,10 +1,11 @@
-"""make bench-joins: as-of enrichment and the join of two tables, through a whole pipeline from the embedded log into a topic.
+"""make bench-joins: as-of enrichment and the join of two tables, by themselves and through a whole pipeline from the embedded log into a topic.
 
-Beside Flink SQL's temporal join and regular join on the same topics, and beside the same logic in transformWithState, on a part of them: all in one
+By themselves: the operators inside Spark with their state (``operators.py``). The pipelines beside Flink SQL's temporal join and regular join on the same topics, and beside the same logic in transformWithState, on a part of them: all in one
 run, and all say the same. CPU-seconds are those of all processes but the log's. EVENTS= and ROUNDS= say how much.
 """
 
 import os
+import statistics
 import sys
 import tempfile
 from bisect import bisect_right
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 import headwater as hw
+import operators
 from beside import Flink, Ours
 from embedded import embedded
 from headwater.client import Client, producer
@@ -324,14 +326,14 @@ def stateful(what: str, ours: Ours, broker: BrokerProcess) -> float:
     return found["it"][0]
 
 
-def figures(what: str, runs: dict[str, Any], slow: float) -> list[Figure]:
+def figures(what: str, alone: float, runs: dict[str, Any], slow: float) -> list[Figure]:
     rows = EVENTS / runs["ours"]["job_s"]
     about = f"{what}, {EVENTS / 1e6:g} million records"
     flink = f"Flink SQL 2.3.0, {FLINKS[what]}"
     found = [
-        Figure(about, rows, GOAL_ROWS, "the goal", "rows/s", 1.0),
+        Figure(f"{about}, the operators alone", alone, GOAL_ROWS, "the goal", "rows/s", 1.0),
         Figure(
-            about,
+            f"{about}, from topics into a topic",
             rows,
             slow,
             f"transformWithState in Python, {EVENTS // PART:,} records",
@@ -366,7 +368,9 @@ def main() -> None:
         try:
             runs = {what: measured(query, ours, flink, broker) for what, query in CASES.items()}
             for what, medians in runs.items():
-                found += figures(what, medians, stateful(what, ours, broker))
+                spark, place = session.start(settings), Path(folder) / what
+                alone = statistics.median(operators.measured(what, spark, place, ROUNDS, settings.partitions))
+                found += figures(what, alone, medians, stateful(what, ours, broker))
         finally:
             flink.end()
             session.start(settings).stop()

@@ -406,3 +406,28 @@ def test_a_receiver_that_was_slow_is_told_all_of_it_in_order_when_it_is_not(log,
     assert told == list(range(40))
     assert 10 <= waiting < 40
     assert "store is away" not in caplog.text
+
+
+def test_a_store_says_how_many_records_a_batch_has_at_most(log, start, rows, tmp_path):
+    sizes = []
+
+    class Small(Sqlite):
+        batch_records = 7
+
+        def open(self, feed):
+            store = super().open(feed)
+            apply = store.apply
+
+            def counted(batch):
+                sizes.append(len(batch.changes))
+                apply(batch)
+
+            store.apply = counted
+            return store
+
+    topic = log.create()
+    put(log, topic, {f"k{n}": n for n in range(100)})
+
+    start(topic, Small(tmp_path / "out.db"))
+    wait_until(lambda: len(rows(topic)) == 100, 20, "the rows")
+    assert max(sizes) == 7

@@ -2,7 +2,7 @@
 
     group       spreads partitions over processes (`Membership`)
     claim       taken in the store for every partition that is assigned; says where to go on, and shuts out the holder before
-    batch       what is there, up to BATCH_RECORDS; it takes effect in the store together with its offsets, or not at all
+    batch       what is there, up to as many records as the store wants; it takes effect in the store together with its offsets, or not at all
     trouble     Superseded: joins anew. Away: waits (`Patience`), claims again, goes on from what the store says. Poison: dead letter, and on
                 without it.
 
@@ -166,7 +166,10 @@ class Loop:
             self._member.leave()
 
     def _membership(self) -> Membership:
-        return Membership(self._log, self.sink, self._topic, self._session_ms, self._release)
+        wanted = getattr(self._target, "batch_records", 0)
+        return Membership(
+            self._log, self.sink, self._topic, self._session_ms, self._release, batch_records=wanted
+        )
 
     def _release(self, partitions: list[int]) -> None:
         if isinstance(self._store, Carrying):

@@ -23,6 +23,7 @@ from headwater.sink.store import Batch
 __all__ = ["BATCH_RECORDS", "QUEUE_KB", "Membership"]
 
 BATCH_RECORDS = 10_000
+"""What a batch has at most, but for a store that asks for more."""
 QUEUE_KB = 16_384
 """What the client fetches ahead, and so what a batch weighs at most (but for one fetch)."""
 IDLE_S = 0.25
@@ -39,13 +40,21 @@ class Membership:
     """
 
     def __init__(
-        self, log: Access, sink: str, topic: str, session_ms: int, release: Callable[[list[int]], None]
+        self,
+        log: Access,
+        sink: str,
+        topic: str,
+        session_ms: int,
+        release: Callable[[list[int]], None],
+        *,
+        batch_records: int = 0,
     ) -> None:
         self._log = log
         self._sink = sink
         self._topic = topic
         self._session_ms = session_ms
         self._release = release
+        self._batch_records = batch_records or BATCH_RECORDS
         self.next: dict[int, int] = {}
         """By claimed partition, the offset behind what the store has."""
         self.fresh: set[int] = set()
@@ -62,7 +71,7 @@ class Membership:
             "session.timeout.ms": self._session_ms,
             "heartbeat.interval.ms": max(self._session_ms // 4, 100),
             "queued.max.messages.kbytes": QUEUE_KB,
-            "queued.min.messages": 10 * BATCH_RECORDS,
+            "queued.min.messages": max(10 * BATCH_RECORDS, 2 * self._batch_records),
             "fetch.queue.backoff.ms": 20,
             "fetch.wait.max.ms": 100,
             "topic.metadata.refresh.interval.ms": 5_000,
@@ -79,13 +88,13 @@ class Membership:
         self._consumer.close()
 
     def take(self) -> list[Any]:
-        """What has come, up to BATCH_RECORDS messages; errors and ends of partitions are among them."""
+        """What has come, as many messages as a batch may have; errors and ends of partitions are among them."""
         first = self._consumer.poll(IDLE_S)
         if first is None:
             return []
         self._offline = False
         # consume() alone would wait for a full batch; this takes what is there.
-        return [first, *self._consumer.consume(BATCH_RECORDS - 1, 0)]
+        return [first, *self._consumer.consume(self._batch_records - 1, 0)]
 
     def stay(self) -> set[int]:
         """Remains in the group while nothing is read: the partitions that it has by now. What this may still be given is read again."""

@@ -46,6 +46,8 @@ class Tantivy:
     """``hw.sink.Tantivy("./search", text=["title"])``: columns in ``text`` are cut into words, the others are met as they are."""
 
     kind = "tantivy"
+    batch_records = 50_000
+    """A commit makes a file of its own that is merged with others later: a few large ones are cheaper."""
 
     def __init__(self, path: str | Path, *, text: Sequence[str] = (), tokenizer: str = "default") -> None:
         self._path = Path(path)

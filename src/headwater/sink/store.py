@@ -122,7 +122,7 @@ class Beginning(Protocol):
 class Target(Protocol):
     """The declaration of a store, as an application writes it: ``hw.sink.Postgres(url)``. Making one opens nothing.
 
-    One that takes rows as they are, whatever their columns, says ``typed = False``. One that has something outside to itself, a table or a
+    One that takes rows as they are, whatever their columns, says ``typed = False``, one whose commits are dear wants batches of up to ``batch_records``. One that has something outside to itself, a table or a
     folder, says with ``place(topic)`` what, in words that may be printed: a second sink with the same words is refused.
     """
 
