@@ -58,9 +58,6 @@ ON_ONE_MACHINE = {
 ON_CLUSTER = {
     # Driver and executors are several users, who share the folder of checkpoints by their group.
     "spark.hadoop.fs.permissions.umask-mode": "002",
-    # A batch for Python ends by its rows: to ask for its bytes at each row takes 4 % of the CPU of a view with many changes.
-    "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
     "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
 }
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
