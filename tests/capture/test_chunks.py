@@ -91,9 +91,13 @@ class Writer(threading.Thread):
     def run(self) -> None:
         with psycopg.connect(self._url) as connection:
             while not self.over.is_set():
-                for _ in range(self._random.randint(1, 4)):
-                    connection.execute(self._statement())
-                    self.written += 1
+                try:
+                    for _ in range(self._random.randint(1, 4)):
+                        connection.execute(self._statement())
+                        self.written += 1
+                except (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
+                    connection.rollback()  # what one of them did was in the way of the other
+                    continue
                 connection.rollback() if self._random.random() < 0.1 else connection.commit()
 
     def _statement(self) -> str:
