@@ -133,14 +133,15 @@ def consumer(log: Log, *, group: str = READER, **settings: Any) -> Consumer:
     return Consumer(access(log).librdkafka() | options | settings, logger=logger)
 
 
-def admin(log: Log) -> AdminClient:
-    """An admin client that survives the restart of a broker.
+def admin(log: Log, *, offsets: bool = True) -> AdminClient:
+    """An admin client that survives the restart of a broker; without ``offsets`` it is not asked for those of groups.
 
     librdkafka 2.16 drops every broker that it knows when all are away, but goes on asking the dropped one for
-    coordinators: offset calls then time out for ever. It must keep its brokers.
+    coordinators: offset calls then time out for ever, so one for them keeps its brokers. But while those are away, a question that is
+    open takes a whole core.
     """
-    options = {"metadata.recovery.strategy": "none", "reconnect.backoff.max.ms": 500}
-    return AdminClient(access(log).librdkafka() | options, logger=logger)
+    options = {"metadata.recovery.strategy": "none" if offsets else "rebootstrap"}
+    return AdminClient(access(log).librdkafka() | options | {"reconnect.backoff.max.ms": 500}, logger=logger)
 
 
 def acquaint(reader: Consumer) -> None:

@@ -1,11 +1,15 @@
 """Questions about topics, and what becomes of those who asked."""
 
+import signal
 import socket
+import time
 import weakref
 from concurrent.futures import wait
 
 from headwater.client import Client, admin
-from headwater.sink.topics import ask, known_as
+from headwater.clock import SystemClock
+from headwater.sink.topics import TopicWatch, ask, known_as
+from servers import BrokerProcess, wait_until
 
 
 def test_a_client_is_kept_until_its_answer_though_nobody_holds_it():
@@ -27,3 +31,25 @@ def test_a_client_that_has_its_answer_is_let_go_with_the_next_question(bootstrap
     del first
     wait(ask(admin(bootstrap), ["orders"]).values(), 10)
     assert held() is None
+
+
+def test_a_log_that_is_away_is_looked_for_at_little_cost_and_found_again(tmp_path):
+    broker = BrokerProcess(tmp_path / "log")
+    broker.start()
+    try:
+        Client(broker.bootstrap).ensure_topics(["orders"], 1)
+        watch = TopicWatch(broker.bootstrap, ["orders"], SystemClock())
+        wait_until(lambda: watch.look().get("orders"), what="the topic")
+        broker.end(signal.SIGKILL)
+
+        watch.hurry()
+        begun, cpu = time.monotonic(), time.process_time()
+        while time.monotonic() < begun + 4:
+            assert not watch.look()
+            time.sleep(0.05)
+        assert time.process_time() - cpu < 1.5, "seconds of CPU in four seconds"
+
+        broker.start()
+        wait_until(lambda: watch.look().get("orders"), 60, "the topic, found again")
+    finally:
+        broker.end(signal.SIGTERM)

@@ -70,7 +70,7 @@ class TopicWatch:
     """
 
     def __init__(self, log: Log, topics: Sequence[str], clock: Clock) -> None:
-        self._admin = admin(log)
+        self._admin = admin(log, offsets=False)
         self._topics = list(topics)
         self._clock = clock
         self._due = 0.0
