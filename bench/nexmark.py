@@ -150,7 +150,7 @@ def figures(known: dict[str, Any]) -> list[Figure]:
             runs = known.get(query.name)
             if runs is None:
                 continue
-            about = ", distinct counts estimated by ours" if query.approximate else ""
+            about = ", ours estimates" if query.approximate else ""
             rounds = "1 round" if runs["rounds"] == 1 else f"{runs['rounds']} rounds"
             measure = f"{query.name}, {unit}: {runs['events'] / 1e6:g} million events, {rounds}{about}"
             ours, theirs = runs["ours"][part], runs["flink"][part]
