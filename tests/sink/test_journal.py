@@ -278,7 +278,9 @@ def test_a_process_that_slept_while_it_was_replaced_does_not_move_the_journal(bo
     assert "superseded" in said
     assert_told(feed, receiver)
     later = receiver.ids()[calls:]
-    assert len(later) <= 2 * 3  # what it held in its hands
+    assert (
+        len(later) <= PART
+    )  # what it had taken in hand before it slept; it learns that it was replaced when it records an outcome
     assert set(later) <= known
     assert dict(successor.claim([0])) == {0: CHANGES}
     successor.close()
