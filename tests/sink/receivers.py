@@ -12,15 +12,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from headwater.access import Access
-from headwater.sink.store import Feed
+from headwater.sink.store import SESSION_MS, Feed
 from servers import wait_until
 from sink.contract import COLUMNS
 
 
-def effect_feed(bootstrap: str, sink: str | None = None, topic: str | None = None) -> Feed:
+def effect_feed(
+    bootstrap: str, sink: str | None = None, topic: str | None = None, session_ms: int = SESSION_MS
+) -> Feed:
     """A feed of a topic and sink that no other test knows."""
     name = topic or f"orders-{uuid.uuid4().hex[:8]}"
-    return Feed(sink or f"{name}.out", name, ("id",), COLUMNS, log=Access(bootstrap))
+    return Feed(sink or f"{name}.out", name, ("id",), COLUMNS, log=Access(bootstrap), session_ms=session_ms)
 
 
 class Told:
