@@ -278,9 +278,10 @@ def _unchanged(
     values = [value for part in stretches for _, value in part]
     perhaps = changed[number] > 0
     if perhaps.any():
-        own = set(compress(batch.entries, batch.side == side))
-        still = ~perhaps
-        still[perhaps] = [entry not in own for entry in compress(found, perhaps)]
+        asked = np.zeros(len(changed), bool)
+        asked[numbers] = True
+        own = batch.column.filter(pa.array((batch.side == side) & asked[batch.key]))
+        still = pc.invert(pc.is_in(pa.array(found, batch.column.type), own)).to_numpy(zero_copy_only=False)
         found, values, number = list(compress(found, still)), list(compress(values, still)), number[still]
     return found, values, number
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -25,11 +26,12 @@ from pyspark.sql.types import StringType, StructType
 
 from headwater.errors import MachineError, UsageError
 from headwater.late import duration_us
-from headwater.pipeline import weights, wire
+from headwater.pipeline import spread, weights, wire
 from headwater.pipeline.delta import alone
 from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.plan import observations
 from headwater.pipeline.points import passes
+from headwater.pipeline.spread import Structs
 from headwater.pipeline.state import Shard
 from headwater.pipeline.statefile import Place
 from headwater.pipeline.time import NEVER, PLAN
@@ -288,14 +290,15 @@ def run(logic: Logic, frame: DataFrame) -> DataFrame:
         raise UsageError(f"{logic.kind}: a key is one or more columns of its input", got=got)
     kind = logic.schema(frame.schema)
     key = wire.key_expression(frame.schema, logic.key)
-    keyed = frame.selectExpr("*", f"{key} AS _key")
+    structs = spread.structs(frame.schema)
+    keyed = frame.selectExpr(*spread.expressions(frame.schema), f"{key} AS _key")
     if not frame.isStreaming:
-        return keyed.repartition("_key").mapInArrow(_batch_shell(logic, _arrow(kind)), kind)
+        return keyed.repartition("_key").mapInArrow(_batch_shell(logic, structs, _arrow(kind)), kind)
     site = _site.get()
     if site is None:
         raise UsageError(f"{logic.kind} on a stream belongs into a view")
     name = site.name(logic, frame)
-    out = shell(name, logic, sharded(keyed, site, logic.timed), kind)
+    out = shell(name, logic, sharded(keyed, site, logic.timed), kind, structs)
     files = F.collect_set(FILE).alias("files")
     return out.observe(f"{OBSERVED} {name}", files).where(f"{FILE} IS NULL").drop(FILE)
 
@@ -310,17 +313,19 @@ def sharded(keyed: DataFrame, site: Site, timed: str) -> DataFrame:
     return rows.repartitionById(site.shards, "_shard")
 
 
-def shell(name: str, logic: Logic, rows: DataFrame, kind: StructType) -> DataFrame:
-    """The logic over sharded rows of a stream: its rows, and the hidden ones with what was written."""
+def shell(
+    name: str, logic: Logic, rows: DataFrame, kind: StructType, structs: Structs | None = None
+) -> DataFrame:
+    """The logic over sharded rows of a stream: its rows, and the hidden ones with what was written. ``structs``: which columns were spread."""
     out = StructType([*kind.fields]).add(FILE, StringType())
-    return rows.mapInArrow(_stream_shell(name, logic, _arrow(kind)), out)
+    return rows.mapInArrow(_stream_shell(name, logic, structs or {}, _arrow(kind)), out)
 
 
 def _batch_shell(
-    logic: Logic, kind: pa.Schema
+    logic: Logic, structs: Structs, kind: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def in_batch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = list(batches)
+        found = [spread.gathered(each, structs) for each in batches]
         if found:
             moment = Moment(FOREVER, NEVER, FOREVER)
             yield from _cast(logic.apply(pa.Table.from_batches(found), Nothing(), moment).rows, kind)
@@ -329,10 +334,11 @@ def _batch_shell(
 
 
 def _stream_shell(
-    name: str, logic: Logic, kind: pa.Schema
+    name: str, logic: Logic, structs: Structs, kind: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def in_stream(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = list(batches)
+        _settled()
+        found = [spread.gathered(each, structs) for each in batches]
         if found:
             plan = msgspec.json.decode(TaskContext.get().getLocalProperty(PLAN) or "{}", type=Plan)
             yield from answers(name, logic, found, plan, kind)
@@ -365,6 +371,12 @@ def answers(
         note = msgspec.json.encode(Written(number, chain, applied.open)).decode()
         yield pa.record_batch([*[pa.nulls(1, each.type) for each in kind], pa.array([note])], schema=out)
         passes("shard has answered")
+
+
+@cache
+def _settled() -> None:
+    """What a worker has loaded stays. Spark has it collected behind each task: to go through all modules took 50 ms and more, however few the rows."""
+    gc.freeze()
 
 
 @contextmanager

@@ -52,8 +52,12 @@ FIXED = {
 ON_ONE_MACHINE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Rows that go from one task to another stay in memory for the moment that they live.
+    # Rows that go from one task to another stay in memory for the moment that they live, and are not lost on the way.
     "spark.shuffle.compress": "false",
+    "spark.shuffle.checksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "false",
 }
 ON_CLUSTER = {
     # Driver and executors are several users, who share the folder of checkpoints by their group.
