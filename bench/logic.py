@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.pipeline.asof import AsOf
-from headwater.pipeline.current import DELETED, ID, OFFSET, PARTITION, Current
+from headwater.pipeline.current import DELETED, OFFSET, PARTITION, Current
 from headwater.pipeline.differing import PUBLISH, Differing
 from headwater.pipeline.joined import Joined
 from headwater.pipeline.operator import FILE, Logic, Plan, Written, answers
@@ -129,7 +129,6 @@ def changes(rows: pa.Table, key: str, deleted: Any, first: int) -> pa.Table:
     """Changes of a table as ``source.py`` hands them to ``current.py``."""
     count = rows.num_rows
     own = {
-        ID: text(rows.column(key)),
         DELETED: pa.array(deleted),
         PARTITION: pa.array(np.zeros(count, np.int32)),
         OFFSET: pa.array(np.arange(first, first + count)),

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 import headwater as hw
 import logic
 from headwater.pipeline import history, operator
-from headwater.pipeline.current import current
+from headwater.pipeline.current import ID, current
 from headwater.pipeline.operator import OBSERVED, Plan, Site, written
 from headwater.pipeline.source import SPARK_DELAY
 from headwater.pipeline.statefile import Place
@@ -97,10 +97,10 @@ def read(spark: SparkSession, folder: Path, name: str) -> DataFrame:
 
 
 def orders(folder: Path) -> list[int]:
-    def bare(rows: pa.Table) -> pa.Table:
-        return rows.drop_columns(["_key"])
+    def as_read(rows: pa.Table) -> pa.Table:
+        return rows.rename_columns([ID if name == "_key" else name for name in rows.column_names])
 
-    parts = ((batch, bare(order), bare(customer)) for batch, order, customer in logic.orders())
+    parts = ((batch, as_read(order), as_read(customer)) for batch, order, customer in logic.orders())
     stored(folder, parts, ("orders", "customers"))
     return []
 

@@ -16,7 +16,6 @@ KIND = pa.schema(
     [
         ("id", pa.int64()),
         ("name", pa.string()),
-        ("_id", pa.string()),
         ("_deleted", pa.bool_()),
         ("_partition", pa.int32()),
         ("_offset", pa.int64()),
@@ -36,7 +35,7 @@ def batch(log):
     """Changes as (offset, key, name or None) as the source hands them on."""
     rows = [
         {"id": key if name else None, "name": name, "_deleted": name is None, "_offset": offset}
-        | {"_partition": 0, "_id": str(key), "_key": str(key)}
+        | {"_partition": 0, "_key": str(key)}
         for offset, key, name in log
     ]
     return pa.Table.from_pylist(rows, schema=KIND)

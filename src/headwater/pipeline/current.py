@@ -35,6 +35,7 @@ class Current(Spec, frozen=True, kw_only=True):
     rows: str
     """What the rows are, as text: those of another kind could not be read back."""
     key: tuple[str, ...] = (ID,)
+    spares: tuple[str, ...] = (ID,)
     kind: str = "current"
 
     def schema(self, rows: StructType) -> StructType:
@@ -76,7 +77,7 @@ def _newest(rows: pa.Table) -> tuple[pa.Array, pa.Table]:
         order = np.lexsort((rows.column(PARTITION).to_numpy(), rows.column(OFFSET).to_numpy(), key))
         order = order[np.append(fresh[1:], True)]
     picked = pa.array(order)
-    return keys.take(picked), rows.drop_columns([ID, PARTITION, OFFSET, "_key"]).take(picked)
+    return keys.take(picked), rows.drop_columns([PARTITION, OFFSET, "_key"]).take(picked)
 
 
 def _differs(olds: pa.Array, news: pa.Array) -> Any:

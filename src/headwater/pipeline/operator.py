@@ -26,12 +26,12 @@ from pyspark.sql.types import StringType, StructType
 
 from headwater.errors import MachineError, UsageError
 from headwater.late import duration_us
-from headwater.pipeline import spread, weights, wire
+from headwater.pipeline import weights, wire
 from headwater.pipeline.delta import alone
 from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.plan import observations
 from headwater.pipeline.points import passes
-from headwater.pipeline.spread import Structs
+from headwater.pipeline.spread import NOTHING, Spread, spread
 from headwater.pipeline.state import Shard
 from headwater.pipeline.statefile import Place
 from headwater.pipeline.time import NEVER, PLAN
@@ -143,6 +143,11 @@ class Logic(Protocol):
         ...
 
     @property
+    def spares(self) -> tuple[str, ...]:
+        """Columns of its input that it takes nothing from but the key that is made of them."""
+        ...
+
+    @property
     def layout(self) -> str:
         """How its entries belong to keys (``layout.py``): '' when each is a key and its value."""
         ...
@@ -161,6 +166,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     keeps: bool = True
     behind: str = ""
     weighs: bool = True
+    spares: tuple[str, ...] = ()
     layout: str = PLAIN
 
 
@@ -290,15 +296,15 @@ def run(logic: Logic, frame: DataFrame) -> DataFrame:
         raise UsageError(f"{logic.kind}: a key is one or more columns of its input", got=got)
     kind = logic.schema(frame.schema)
     key = wire.key_expression(frame.schema, logic.key)
-    structs = spread.structs(frame.schema)
-    keyed = frame.selectExpr(*spread.expressions(frame.schema), f"{key} AS _key")
+    columns, together = spread(frame.schema, without=logic.spares)
+    keyed = frame.selectExpr(*columns, f"{key} AS _key")
     if not frame.isStreaming:
-        return keyed.repartition("_key").mapInArrow(_batch_shell(logic, structs, _arrow(kind)), kind)
+        return keyed.repartition("_key").mapInArrow(_batch_shell(logic, together, _arrow(kind)), kind)
     site = _site.get()
     if site is None:
         raise UsageError(f"{logic.kind} on a stream belongs into a view")
     name = site.name(logic, frame)
-    out = shell(name, logic, sharded(keyed, site, logic.timed), kind, structs)
+    out = shell(name, logic, sharded(keyed, site, logic.timed), kind, together)
     files = F.collect_set(FILE).alias("files")
     return out.observe(f"{OBSERVED} {name}", files).where(f"{FILE} IS NULL").drop(FILE)
 
@@ -314,18 +320,18 @@ def sharded(keyed: DataFrame, site: Site, timed: str) -> DataFrame:
 
 
 def shell(
-    name: str, logic: Logic, rows: DataFrame, kind: StructType, structs: Structs | None = None
+    name: str, logic: Logic, rows: DataFrame, kind: StructType, together: Spread = NOTHING
 ) -> DataFrame:
-    """The logic over sharded rows of a stream: its rows, and the hidden ones with what was written. ``structs``: which columns were spread."""
+    """The logic over sharded rows of a stream: its rows, and the hidden ones with what was written."""
     out = StructType([*kind.fields]).add(FILE, StringType())
-    return rows.mapInArrow(_stream_shell(name, logic, structs or {}, _arrow(kind)), out)
+    return rows.mapInArrow(_stream_shell(name, logic, together, _arrow(kind)), out)
 
 
 def _batch_shell(
-    logic: Logic, structs: Structs, kind: pa.Schema
+    logic: Logic, together: Spread, kind: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def in_batch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = [spread.gathered(each, structs) for each in batches]
+        found = [together.gathered(each) for each in batches]
         if found:
             moment = Moment(FOREVER, NEVER, FOREVER)
             yield from _cast(logic.apply(pa.Table.from_batches(found), Nothing(), moment).rows, kind)
@@ -334,11 +340,11 @@ def _batch_shell(
 
 
 def _stream_shell(
-    name: str, logic: Logic, structs: Structs, kind: pa.Schema
+    name: str, logic: Logic, together: Spread, kind: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def in_stream(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _settled()
-        found = [spread.gathered(each, structs) for each in batches]
+        found = [together.gathered(each) for each in batches]
         if found:
             plan = msgspec.json.decode(TaskContext.get().getLocalProperty(PLAN) or "{}", type=Plan)
             yield from answers(name, logic, found, plan, kind)

@@ -12,11 +12,11 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import UsageError
 from headwater.pipeline import once, weights
+from headwater.pipeline.spread import LEFT, RIGHT
 from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["LEFT", "RIGHT", "On", "columns_on", "paired"]
 
-LEFT, RIGHT = "_left", "_right"
 On = str | Sequence[str] | Mapping[str, str]
 """Columns that both inputs have, or {column of the left: column of the right}."""
 

@@ -1,62 +1,105 @@
-"""Spread: structs as their columns, on the way into Python. Spark asks for the bytes of an Arrow batch at each row, and for a struct that is most of what
-the row costs; and a struct that is only made for the way, like those of ``pair.py``, need not be made at all.
+"""Spread: structs as their columns, and both inputs of a pair in the same columns, on the way into Python.
 
-A struct ``s`` is a boolean of that name, which says whether it is there, and a column ``s/x`` for each of its fields. ``gathered`` makes it a struct again.
+Spark asks for the bytes of an Arrow batch at each row, column by column, so that each column costs whether it has a value or not; and a struct that is
+only made for the way, like those of ``pair.py``, need not be made at all.
+
+A struct ``s`` is a boolean of that name, which says whether it is there, and a column ``s/x`` for each of its fields. Of a pair each row has one side:
+columns of the left and of the right that are of one type are one column, and the boolean of the left tells which side it is. ``Spread`` puts all together again.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
-__all__ = ["Structs", "expressions", "gathered", "structs"]
+__all__ = ["LEFT", "NOTHING", "RIGHT", "Spread", "spread"]
 
+LEFT, RIGHT = "_left", "_right"
+"""The two inputs of a pair (``pair.py``): of each row one is null."""
 Structs = Mapping[str, "Structs | None"]
 """The fields of a struct, and of those that are structs theirs."""
 
 
-def structs(kind: StructType) -> Structs:
-    """What is made of what."""
+@dataclass(frozen=True)
+class Spread:
+    """What becomes of what: all that a task must know to put structs together."""
+
+    structs: Structs
+    shared: Mapping[str, str]
+    """Columns of the right that stand in one of the left."""
+
+    @property
+    def paired(self) -> bool:
+        return LEFT in self.structs and RIGHT in self.structs
+
+    def gathered(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns as they were before, and behind them what else there is."""
+        taken: set[str] = set()
+        columns = {name: self._column(rows, name, inner, taken) for name, inner in self.structs.items()}
+        others = {name: rows.column(name) for name in rows.schema.names if name not in taken}
+        both = columns | others
+        return pa.record_batch(list(both.values()), names=list(both))
+
+    def _column(self, rows: pa.RecordBatch, name: str, inner: Structs | None, taken: set[str]) -> pa.Array:
+        place = self.shared.get(name, name)
+        taken.add(place)
+        if inner is None:
+            return rows.column(place)
+        fields = {field: self._column(rows, f"{name}/{field}", deep, taken) for field, deep in inner.items()}
+        return pa.StructArray.from_arrays(
+            list(fields.values()), names=list(fields), mask=self._absent(rows, name)
+        )
+
+    def _absent(self, rows: pa.RecordBatch, name: str) -> pa.Array:
+        """Where a struct is null. A tick has nothing in any column."""
+        if name == RIGHT and self.paired:
+            return rows.column(LEFT).fill_null(True)
+        return pc.invert(rows.column(name).fill_null(False))
+
+
+NOTHING = Spread({}, {})
+
+
+def spread(kind: StructType, without: Collection[str] = ()) -> tuple[list[str], Spread]:
+    """The columns of a frame as a select takes them, and how they come together again."""
+    kind = StructType([field for field in kind.fields if field.name not in without])
+    found = Spread(_structs(kind), {})
+    leaves = {name: leaf for field in kind.fields for name, leaf in _leaves(field.dataType, field.name)}
+    free: dict[str, list[str]] = {}
+    shared: dict[str, str] = {}
+    if found.paired:
+        del leaves[RIGHT]
+        for name, (_, of) in leaves.items():
+            if name.startswith(f"{LEFT}/") and of is not None:
+                free.setdefault(of.json(), []).append(name)
+        for name, (_, of) in leaves.items():
+            if name.startswith(f"{RIGHT}/") and of is not None and free.get(of.json()):
+                shared[name] = free[of.json()].pop(0)
+    texts = {name: text for name, (text, _) in leaves.items()}
+    for name, place in shared.items():
+        texts[place] = f"coalesce({texts[place]}, {texts.pop(name)})"
+    return [f"{text} AS {_quoted(name)}" for name, text in texts.items()], Spread(found.structs, shared)
+
+
+def _structs(kind: StructType) -> Structs:
     return {
-        field.name: structs(field.dataType) if isinstance(field.dataType, StructType) else None
+        field.name: _structs(field.dataType) if isinstance(field.dataType, StructType) else None
         for field in kind.fields
     }
 
 
-def expressions(kind: StructType) -> list[str]:
-    """The columns of a frame, with those of its structs in their place, for a select."""
-    return [text for field in structs(kind).items() for text in _texts(*field, place="", name="")]
-
-
-def _texts(field: str, inner: Structs | None, place: str, name: str) -> Iterator[str]:
-    place, name = place + _quoted(field), name + field
-    if inner is None:
-        yield f"{place} AS {_quoted(name)}"
+def _leaves(kind: DataType, name: str, place: str = "") -> Iterator[tuple[str, tuple[str, DataType | None]]]:
+    """What a column is spread into: a name, its expression and its type; None for what only says whether a struct is there."""
+    place = place or _quoted(name)
+    if not isinstance(kind, StructType):
+        yield name, (place, kind)
         return
-    yield f"{place} IS NOT NULL AS {_quoted(name)}"
-    for each in inner.items():
-        yield from _texts(*each, place=f"{place}.", name=f"{name}/")
+    yield name, (f"{place} IS NOT NULL", None)
+    for field in kind.fields:
+        yield from _leaves(field.dataType, f"{name}/{field.name}", f"{place}.{_quoted(field.name)}")
 
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def gathered(rows: pa.RecordBatch, kind: Structs) -> pa.RecordBatch:
-    """The columns of ``kind`` out of those that were spread, and behind them what else there is."""
-    taken: set[str] = set()
-    columns = {name: _gathered(rows, name, inner, taken) for name, inner in kind.items()}
-    others = {name: rows.column(name) for name in rows.schema.names if name not in taken}
-    both = columns | others
-    return pa.record_batch(list(both.values()), names=list(both))
-
-
-def _gathered(rows: pa.RecordBatch, name: str, inner: Structs | None, taken: set[str]) -> pa.Array:
-    taken.add(name)
-    column = rows.column(name)
-    if inner is None:
-        return column
-    fields = {field: _gathered(rows, f"{name}/{field}", deeper, taken) for field, deeper in inner.items()}
-    absent = pc.invert(column.fill_null(False))  # a tick has nothing in any column
-    return pa.StructArray.from_arrays(list(fields.values()), names=list(fields), mask=absent)
