@@ -3,8 +3,9 @@
 Spark asks for the bytes of an Arrow batch at each row, column by column, so that each column costs whether it has a value or not; and a struct that is
 only made for the way, like those of ``pair.py``, need not be made at all.
 
-A struct ``s`` is a boolean of that name, which says whether it is there, and a column ``s/x`` for each of its fields. Of a pair each row has one side:
-columns of the left and of the right that are of one type are one column, and the boolean of the left tells which side it is. ``Spread`` puts all together again.
+A struct ``s`` is a boolean of that name, which says whether it is there, and columns ``s/0``, ``s/1``, … for its fields: what these are called may be more
+than Spark takes for the name of a column. Of a pair each row has one side: columns of the left and of the right that are of one type are one
+column, and the boolean of the left tells which side it is. ``Spread`` puts all together again.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -47,7 +48,10 @@ class Spread:
         taken.add(place)
         if inner is None:
             return rows.column(place)
-        fields = {field: self._column(rows, f"{name}/{field}", deep, taken) for field, deep in inner.items()}
+        fields = {
+            field: self._column(rows, f"{name}/{n}", deeper, taken)
+            for n, (field, deeper) in enumerate(inner.items())
+        }
         return pa.StructArray.from_arrays(
             list(fields.values()), names=list(fields), mask=self._absent(rows, name)
         )
@@ -97,8 +101,8 @@ def _leaves(kind: DataType, name: str, place: str = "") -> Iterator[tuple[str, t
         yield name, (place, kind)
         return
     yield name, (f"{place} IS NOT NULL", None)
-    for field in kind.fields:
-        yield from _leaves(field.dataType, f"{name}/{field.name}", f"{place}.{_quoted(field.name)}")
+    for n, field in enumerate(kind.fields):
+        yield from _leaves(field.dataType, f"{name}/{n}", f"{place}.{_quoted(field.name)}")
 
 
 def _quoted(name: str) -> str:
