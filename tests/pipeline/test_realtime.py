@@ -156,6 +156,7 @@ def test_windows_in_real_time_tell_of_late_records_and_a_clock_far_ahead_closes_
     assert {each.time for each in found} == {"2026-01-05T09:00:30.000000Z"}
     assert {each.watermark for each in found} == {"2026-01-05T09:08:00.000000Z"}
     assert check(app, shop.settings, counted).first is None
+    before = _counts(shop, counted)[0]
 
     def again(runner):
         shop.send([order(200, 0.5), order(201, 9.6)])
@@ -164,6 +165,7 @@ def test_windows_in_real_time_tell_of_late_records_and_a_clock_far_ahead_closes_
         )
 
     shop.run(app, again)
+    assert _counts(shop, counted)[0] == before, "a record that is late before a restart is late behind it"
     assert check(app, shop.settings, counted).first is None
 
 

@@ -59,6 +59,12 @@ class Checkpoint:
         found = self._metadata(batch)
         return found["batchWatermarkMs"] * 1000 if found and found["batchWatermarkMs"] else None
 
+    def next_watermark_us(self, batch: int) -> int | None:
+        """The one with which Spark begins the batch behind a complete one."""
+        file = self.folder / "commits" / str(batch)
+        found = json.loads(file.read_text().splitlines()[1])["nextBatchWatermarkMs"] if file.exists() else 0
+        return found * 1000 if found else None
+
     def _metadata(self, batch: int) -> dict[str, Any]:
         file = self.folder / "offsets" / str(batch)
         return dict(json.loads(file.read_text().splitlines()[1])) if file.exists() else {}

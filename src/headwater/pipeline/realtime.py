@@ -61,7 +61,7 @@ class Settlement:
         self._begun = checkpoint.last()
         self._batch = self._begun - 1
         self._heard: dict[str, Heard] = {}
-        reached = checkpoint.watermark_us(self._begun)
+        reached = checkpoint.next_watermark_us(self._begun)
         self._watermark = time.NEVER if reached is None else reached + self._view.late.horizon_us
         self._tell()
 
