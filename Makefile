@@ -55,7 +55,7 @@ bench-time: $(VENV)/.setup $(VENV)/.setup-test .venv-flink/.setup  ## real-time 
 
 bench-joins: $(VENV)/.setup $(VENV)/.setup-test .venv-flink/.setup  ## joins beside Flink SQL and transformWithState, and Nexmark's joins (about an hour; QUERIES=q3,q8 for some)
 	@EVENTS=$(or $(EVENTS),2000000) $(BIN)/python bench/joins.py
-	@QUERIES=$(or $(QUERIES),$(JOINS)) $(BIN)/python bench/nexmark.py
+	@EVENTS=$(or $(EVENTS),2000000) QUERIES=$(or $(QUERIES),$(JOINS)) $(BIN)/python bench/nexmark.py
 	@$(BIN)/python bench/report.py
 
 bench-logic: $(VENV)/.setup  ## CPU of the operators of joins without Spark; EVENTS=400000, PROFILE=1 shows where it goes

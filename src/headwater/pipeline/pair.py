@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from headwater.errors import UsageError
 from headwater.pipeline import once, weights
 from headwater.pipeline.spread import LEFT, RIGHT
-from headwater.pipeline.wire import WEIGHT
+from headwater.pipeline.wire import WEIGHT, quoted
 
 __all__ = ["LEFT", "RIGHT", "On", "columns_on", "paired"]
 
@@ -33,13 +33,13 @@ def paired(what: str, left: DataFrame, right: DataFrame, on: On) -> tuple[DataFr
     def side(frame: DataFrame, name: str, names: Sequence[str]) -> DataFrame:
         weight = F.col(WEIGHT) if WEIGHT in frame.columns else F.lit(1)
         rows = {
-            each: F.struct(*(F.col(_quoted(column)) for column in kinds[each].names))
+            each: F.struct(*(F.col(quoted(column)) for column in kinds[each].names))
             if each == name
             else F.lit(None).cast(kinds[each])
             for each in (LEFT, RIGHT)
         }
         return frame.select(
-            *(F.col(_quoted(column)).alias(to) for column, to in zip(names, key, strict=True)),
+            *(F.col(quoted(column)).alias(to) for column, to in zip(names, key, strict=True)),
             *(value.alias(each) for each, value in rows.items()),
             weight.cast("int").alias(WEIGHT),
         )
@@ -72,7 +72,3 @@ def columns_on(what: str, left: StructType, right: StructType, on: On) -> dict[s
 
 def _row(kind: StructType) -> StructType:
     return StructType([field for field in kind.fields if field.name != WEIGHT])
-
-
-def _quoted(name: str) -> str:
-    return f"`{name}`"

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DataType, StructType
 
+from headwater.pipeline.wire import quoted
+
 __all__ = ["LEFT", "NOTHING", "RIGHT", "Spread", "spread"]
 
 LEFT, RIGHT = "_left", "_right"
@@ -84,7 +86,7 @@ def spread(kind: StructType, without: Collection[str] = ()) -> tuple[list[str], 
     texts = {name: text for name, (text, _) in leaves.items()}
     for name, place in shared.items():
         texts[place] = f"coalesce({texts[place]}, {texts.pop(name)})"
-    return [f"{text} AS {_quoted(name)}" for name, text in texts.items()], Spread(found.structs, shared)
+    return [f"{text} AS {quoted(name)}" for name, text in texts.items()], Spread(found.structs, shared)
 
 
 def _structs(kind: StructType) -> Structs:
@@ -96,14 +98,10 @@ def _structs(kind: StructType) -> Structs:
 
 def _leaves(kind: DataType, name: str, place: str = "") -> Iterator[tuple[str, tuple[str, DataType | None]]]:
     """What a column is spread into: a name, its expression and its type; None for what only says whether a struct is there."""
-    place = place or _quoted(name)
+    place = place or quoted(name)
     if not isinstance(kind, StructType):
         yield name, (place, kind)
         return
     yield name, (f"{place} IS NOT NULL", None)
     for n, field in enumerate(kind.fields):
-        yield from _leaves(field.dataType, f"{name}/{n}", f"{place}.{_quoted(field.name)}")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+        yield from _leaves(field.dataType, f"{name}/{n}", f"{place}.{quoted(field.name)}")

@@ -35,6 +35,7 @@ __all__ = [
     "json_expression",
     "key_expression",
     "literal",
+    "quoted",
     "records",
     "row_expression",
 ]
@@ -94,7 +95,7 @@ def row_expression(kind: StructType) -> str:
     """SQL for what is published of rows of this kind, as a struct."""
     kinds = {field.name: field.dataType for field in kind.fields}
     shown = [name for name in kinds if not name.startswith("_") or name in {VERSION, UNTIL}]
-    return f"named_struct({', '.join(f'{literal(name)}, {_plain(_quoted(name), kinds[name])}' for name in shown)})"
+    return f"named_struct({', '.join(f'{literal(name)}, {_plain(quoted(name), kinds[name])}' for name in shown)})"
 
 
 def json_expression(row: str) -> str:
@@ -105,7 +106,7 @@ def json_expression(row: str) -> str:
 def key_expression(kind: StructType, key: Sequence[str]) -> str:
     """SQL for the text of a key."""
     kinds = {field.name: field.dataType for field in kind.fields}
-    return _key([(_quoted(name), kinds[name]) for name in key])
+    return _key([(quoted(name), kinds[name]) for name in key])
 
 
 def records(rows: DataFrame, sql: tuple[str, str], **headers: str) -> DataFrame:
@@ -118,7 +119,8 @@ def records(rows: DataFrame, sql: tuple[str, str], **headers: str) -> DataFrame:
     return rows.selectExpr(f"{key} AS key", f"{value} AS value", f"array({', '.join(pairs)}) AS headers")
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A column's name as Spark's SQL takes it."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -158,7 +160,7 @@ def _plain(column: str, kind: DataType) -> str:
         return f"CAST({column} AS STRING)"
     if isinstance(kind, StructType) and _has_decimal(kind):
         inner = (
-            f"{literal(f.name)}, {_plain(f'{column}.{_quoted(f.name)}', f.dataType)}" for f in kind.fields
+            f"{literal(f.name)}, {_plain(f'{column}.{quoted(f.name)}', f.dataType)}" for f in kind.fields
         )
         return f"if({column} IS NULL, NULL, named_struct({', '.join(inner)}))"
     if isinstance(kind, ArrayType) and _has_decimal(kind):
