@@ -8,7 +8,7 @@ import pytest
 from headwater.access import Access
 from headwater.bulk.packing import BATCH_BYTES
 from headwater.capture.publisher import Publisher
-from headwater.capture.source import Record
+from headwater.capture.source import Record, Rows
 from headwater.client import Client
 from headwater.errors import Fenced
 from headwater.partition import murmur2
@@ -37,6 +37,30 @@ def committed(log: str | Access, *topics: str) -> list[tuple[str, int, bytes | N
 
 def numbered(topic: str, numbers: range) -> list[Record]:
     return [Record(topic, b"%d" % number, b"value %d" % number, 0) for number in numbers]
+
+
+def test_rows_in_columns_are_the_records_that_they_stand_for(bootstrap: str):
+    topic = new_topic(bootstrap)
+    pairs: list[tuple[bytes | None, bytes | None]] = [(b"1", b"one"), (None, b"without a key"), (b"2", None)]
+    columns = [list(column) for column in zip(*pairs, strict=True)]
+    rows = Rows(topic, columns[0], columns[1], 7)
+    assert list(rows) == [Record(topic, *pair, 7) for pair in pairs]
+    assert list(rows[1:]) == list(rows)[1:]
+    assert rows[-1].committed_ms == 7
+    assert len(rows) == 3
+    made = Publisher(bootstrap, uuid.uuid4().hex)
+    made.claim()
+    made.begin()
+    made.send([Record(topic, b"0", b"before", 0)])
+    made.send(rows)
+    made.send([Record(topic, b"3", b"behind", 0)])
+    made.commit()
+    made.close()
+    assert [pair[2:] for pair in committed(bootstrap, topic)] == [
+        (b"0", b"before"),
+        *pairs,
+        (b"3", b"behind"),
+    ]
 
 
 def test_records_of_a_transaction_are_read_as_they_were_and_in_order(bootstrap: str):

@@ -5,7 +5,7 @@ meanwhile is taken out of it, since the stream is newer or says the same; what i
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -72,7 +72,7 @@ class Window(Generic[Place]):
         self._rows = rows
         self._ghosts = {each.encode() for each in ghosts}
 
-    def drop(self, records: list[Record]) -> None:
+    def drop(self, records: Sequence[Record]) -> None:
         """The stream wins."""
         for topic, key, _, _ in records:
             if topic != self._topic:

@@ -6,7 +6,7 @@ has left behind is read again.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from headwater.capture.chunks import CHUNK_ROWS, Chunked, Span, Window, told
@@ -60,7 +60,7 @@ class Chunks:
     def _due(self) -> bool:
         return self._window is not None and self._at is not None and self._at >= self._window.high
 
-    def drop(self, records: list[Record]) -> None:
+    def drop(self, records: Sequence[Record]) -> None:
         """What the stream brings is taken out of the chunk that waits."""
         if self._window is not None:
             self._window.drop(records)

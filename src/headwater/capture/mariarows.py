@@ -47,9 +47,9 @@ class Rows:
             return Span({}, None)
         whole = self._where(Range(after=within.after, upto=last), where)
         rows = {
-            (key or "").encode("latin-1"): row
-            for images in self._snapshot.rows(self._table, f"{whole} ORDER BY {self._order()}")
-            for key, row in images
+            key or b"": (row or b"").decode("latin-1")
+            for keys, rows in self._snapshot.rows(self._table, f"{whole} ORDER BY {self._order()}")
+            for key, row in zip(keys, rows, strict=True)
         }
         return Span(rows, last)
 
@@ -63,8 +63,8 @@ class Rows:
             else:
                 there.add(key)
         if conditions:
-            for images in self._snapshot.rows(self._table, f" WHERE {' OR '.join(conditions)}"):
-                there |= {(key or "").encode("latin-1").decode() for key, _ in images}
+            for found, _ in self._snapshot.rows(self._table, f" WHERE {' OR '.join(conditions)}"):
+                there |= {(key or b"").decode() for key in found}
         return there
 
     def _last(self, within: Range, where: str, most: int | None) -> tuple[str, ...] | None:

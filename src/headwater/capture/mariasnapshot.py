@@ -14,13 +14,16 @@ from headwater.capture import mysqlvalue as value
 from headwater.capture.envelope import compiled, members, quoted
 from headwater.capture.mariatypes import schema_column
 from headwater.capture.replica import Packets
-from headwater.capture.rowimage import Image
 from headwater.capture.versions import ColumnSchema
 from headwater.errors import CaptureError
 
 __all__ = ["BYTES", "Snapshot", "SnapshotTable", "quoted_name"]
 
 ROWS_MAX: Final = 5_000
+
+Images = tuple[list[bytes | None], list[bytes | None]]
+"""Keys and rows; a row without a key in a table without one."""
+Read = Callable[[list[bytes], str, str], Images]
 
 
 class SnapshotTable(NamedTuple):
@@ -46,7 +49,7 @@ class Snapshot:
         wanted: Callable[[str, str], bool],
         *,
         mariadb: bool,
-        decimal: Callable[[int, int], str],
+        decimal: value.Decimal,
     ) -> None:
         self._connection = connection
         self._wanted = wanted
@@ -140,8 +143,13 @@ class Snapshot:
         )
         return SnapshotTable(schema, table, columns, tuple(name for (name,) in cursor.fetchall()))
 
-    def rows(self, table: SnapshotTable, rest: str = "") -> Iterator[list[Image]]:
-        """All rows of a table, or those that the rest of a query says, as the server sends them: none of them is kept."""
+    def rows(
+        self, table: SnapshotTable, rest: str = "", around: Callable[[], tuple[str, str]] = lambda: ("", "")
+    ) -> Iterator[Images]:
+        """All rows of a table, or those that the rest of a query says, as the server sends them: none of them is kept.
+
+        ``around`` says for each piece of them what stands before and behind every row.
+        """
         read = _reader(table, self._decimal)
         chosen = ", ".join(
             f"{quoted_name(column.name)} + 0e0"
@@ -163,7 +171,7 @@ class Snapshot:
 
                 raise_mysql_exception(payloads[-1])
             for start in range(0, len(payloads), ROWS_MAX):
-                yield read(payloads[start : start + ROWS_MAX])
+                yield read(payloads[start : start + ROWS_MAX], *around())
         connection._result.unbuffered_active = False  # noqa: SLF001  it has not seen its end
 
     def end(self) -> None:
@@ -204,11 +212,11 @@ FACTS: Final = (
 )
 
 
-def _reader(table: SnapshotTable, decimal: Callable[[int, int], str]) -> Callable[[list[bytes]], list[Image]]:
+def _reader(table: SnapshotTable, decimal: value.Decimal) -> Read:
     """A function written for one table, as in ``capture/rowimage.py``: integers and texts are pieces as they come."""
     lines = [
-        "def read(payloads):",
-        " out = []; add = out.append",
+        "def read(payloads, y, z):",
+        " keys = []; rows = []; add_key = keys.append; add_row = rows.append",
         " for b in payloads:",
         "  t = b.decode('latin-1'); p = 0",
     ]
@@ -223,17 +231,19 @@ def _reader(table: SnapshotTable, decimal: Callable[[int, int], str]) -> Callabl
     names = [column.name for column in table.columns]
     row = members(names, [f"c{i}" for i in range(len(names))])
     key = members(table.key, [f"c{names.index(name)}" for name in table.key])
-    lines += [f'  add((f"{key}", f"{row}"))' if table.key else f'  add((None, f"{row}"))', " return out"]
-    made: Callable[[list[bytes]], list[Image]] = compiled(
+    named = f'f"{key}".encode("latin-1")' if table.key else "None"
+    lines += [f"  add_key({named})", f'  add_row(f"{{y}}{row}{{z}}".encode("latin-1"))', " return keys, rows"]
+    made: Read = compiled(
         "read",
         "\n".join(lines),
         length=_length,
         quoted=quoted,
         value=value,
-        decimal=decimal,
+        **{f"d{scale}": decimal(scale) for scale in map(_scale, table.columns)},
         pack=pack,
         time=_time,
-        moment=_moment,
+        millis=_millis,
+        micros=_micros,
         date=_date,
         stamp=_stamp,
     )
@@ -254,10 +264,10 @@ def _expression(table: SnapshotTable, column: ColumnSchema) -> str:
             "year": "int(t[p:p+n])",
             "float": "value.single(pack('<f', float(t[p:p+n])))",
             "double": "repr(float(t[p:p+n]))",
-            "decimal": f"decimal(int(t[p:p+n].replace('.', '')), {str(column.modifier).partition(',')[2]})",
+            "decimal": f"d{_scale(column)}(int(t[p:p+n].replace('.', '')))",
             "date": "date(t[p:p+n])",
             "time": "time(t[p:p+n])",
-            "datetime": f"moment(t[p:p+n], {column.modifier})",
+            "datetime": "micros(t[p:p+n])" if column.modifier in (4, 5, 6) else "millis(t[p:p+n])",
             "timestamp": "stamp(t[p:p+n])",
             "bit": f"value.bits(b[p:p+n], {column.modifier})",
         }[kind]
@@ -267,6 +277,11 @@ def _expression(table: SnapshotTable, column: ColumnSchema) -> str:
             got=kind,
             hint="leave the table out, or change the column",
         ) from None
+
+
+def _scale(column: ColumnSchema) -> int:
+    """How many digits a decimal has behind its point."""
+    return int(str(column.modifier).partition(",")[2] or 0) if column.type.startswith("decimal") else 0
 
 
 def _length(b: bytes, at: int) -> tuple[int, int]:
@@ -280,18 +295,27 @@ def _date(text: str) -> int | str:
     return "null" if found is None else found
 
 
-@lru_cache(86400)
-def _clock(text: str) -> int:
-    return int(text[:2]) * 3600 + int(text[3:5]) * 60 + int(text[6:])
-
-
-def _moment(text: str, digits: int) -> int | str:
+@lru_cache(65536)
+def _minute(text: str) -> int | None:
+    """Microseconds since 1970 at the beginning of a minute."""
     day = _date(text[:10])
-    if not isinstance(day, int):
+    return (
+        (day * 1440 + int(text[11:13]) * 60 + int(text[14:])) * 60_000_000 if isinstance(day, int) else None
+    )
+
+
+def _micros(text: str) -> int | str:
+    minute = _minute(text[:16])
+    if minute is None:
         return "null"
-    whole = day * 86400 + _clock(text[11:19])
-    fraction = int(text[20:].ljust(6, "0"))
-    return whole * 1000 + fraction // 1000 if digits <= 3 else whole * 1000000 + fraction
+    if len(text) == 26:
+        return minute + int(text[17:19] + text[20:])
+    return minute + int(text[17:19]) * 1_000_000 + int(text[20:].ljust(6, "0"))
+
+
+def _millis(text: str) -> int | str:
+    found = _micros(text)
+    return found // 1000 if isinstance(found, int) else found
 
 
 def _stamp(text: str) -> str:

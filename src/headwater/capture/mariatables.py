@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from headwater.capture.binlog import Query, Rows, TableMap
+from headwater.capture.binlog import Query, TableMap
+from headwater.capture.binlog import Rows as Changed
 from headwater.capture.envelope import (
     NULL,
     Around,
@@ -23,8 +24,9 @@ from headwater.capture.mariaplace import Place
 from headwater.capture.mariasnapshot import Snapshot, SnapshotTable
 from headwater.capture.mariastatement import names
 from headwater.capture.mariatypes import map_columns
+from headwater.capture.mysqlvalue import Decimal
 from headwater.capture.rowimage import Image, Layout, row_reader
-from headwater.capture.source import Part, Progress, Record
+from headwater.capture.source import Part, Progress, Record, Rows
 from headwater.capture.versions import ColumnSchema, Versions
 from headwater.errors import CaptureError
 
@@ -58,7 +60,7 @@ class Tables:
         *,
         mariadb: bool,
         server: Mapping[str, str],
-        decimal: Callable[[int, int], str],
+        decimal: Decimal,
         versions: Versions,
     ) -> None:
         self._name = name
@@ -115,26 +117,17 @@ class Tables:
         described = self._versions.record(self._name, name, table.key, table.columns, position=at)
         yield Part([*described, *map(truncated, emptied)], None, emptied)
         self.progress = Progress(name, 0, about)
-        for images in snapshot.rows(table):
+
+        def stamped() -> tuple[str, str]:
+            nonlocal around
             around = self.around(name, snapshot, "true")
-            total += len(images)
-            self.progress = Progress(name, total, about)
             first, last = value(NULL, MARK, around.source, "r", around.made).decode("latin-1").split(MARK)
-            yield Part(
-                [
-                    _new(
-                        Record,
-                        (
-                            around.topic,
-                            None if key is None else key.encode("latin-1"),
-                            f"{first}{row}{last}".encode("latin-1"),
-                            around.at_ms,
-                        ),
-                    )
-                    for key, row in images
-                ],
-                None,
-            )
+            return first, last
+
+        for keys, rows in snapshot.rows(table, around=stamped):
+            total += len(rows)
+            self.progress = Progress(name, total, about)
+            yield Part(Rows(around.topic, keys, rows, around.at_ms), None)
 
     def around(self, table: str, snapshot: Snapshot, kind: str) -> Around:
         """What stands around rows that a snapshot has read now."""
@@ -172,7 +165,7 @@ class Tables:
                     hint="create it, leave it out, or GRANT SELECT on it to the user",
                 )
 
-    def rows(self, rows: Rows, gtid: str, file: str) -> list[Record]:
+    def rows(self, rows: Changed, gtid: str, file: str) -> list[Record]:
         """See `Changes.rows`."""
         found: list[Record] = []
         table = self._known.get(id(rows.table))

@@ -16,6 +16,7 @@ from headwater.errors import CaptureError
 
 __all__ = [
     "CODECS",
+    "Decimal",
     "base64",
     "bits",
     "codec",
@@ -141,18 +142,26 @@ def bits(raw: bytes, size: int) -> str:
     return base64(raw[::-1])
 
 
-def number(unscaled: int, scale: int) -> str:
-    """A decimal as base64 of the unscaled number, in as few bytes as its sign needs."""
+Decimal = Callable[[int], Callable[[int], str]]
+"""From the scale of a column to what writes its unscaled numbers."""
+
+
+def number(scale: int) -> Callable[[int], str]:
+    """Decimals as base64 of the unscaled number, in as few bytes as its sign needs."""
     del scale  # it stands in the schema
-    return two_complement(unscaled)
+    return two_complement
 
 
-def decimal(unscaled: int, scale: int) -> str:
-    """A decimal as text, with all its digits."""
-    digits = f"{abs(unscaled):0{scale + 1}}"
-    if scale:
-        digits = f"{digits[:-scale]}.{digits[-scale:]}"
-    return f'"-{digits}"' if unscaled < 0 else f'"{digits}"'
+def decimal(scale: int) -> Callable[[int], str]:
+    """Decimals as text, with all their digits."""
+
+    def write(unscaled: int) -> str:
+        digits = f"{abs(unscaled):0{scale + 1}}"
+        if scale:
+            digits = f"{digits[:-scale]}.{digits[-scale:]}"
+        return f'"-{digits}"' if unscaled < 0 else f'"{digits}"'
+
+    return write
 
 
 def unscaled(precision: int, scale: int) -> tuple[int, Callable[[bytes], int]]:

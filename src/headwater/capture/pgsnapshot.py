@@ -19,7 +19,7 @@ from headwater.capture.pgchanges import Described, sequence, source_block
 from headwater.capture.pgconnect import Wire, psycopg
 from headwater.capture.pgcopy import Copied, copied
 from headwater.capture.pgoutput import Shape
-from headwater.capture.source import Record
+from headwater.capture.source import Record, Rows
 
 __all__ = ["WORKERS", "Copies", "Copy", "copy_of"]
 
@@ -49,9 +49,7 @@ class Copy:
     """Conditions that cut it into pieces which have each row once."""
     reader: Callable[[], Copied]
     """A function that makes key and value of a line; one for each part, since it has the time in it."""
-    parts: "queue.Queue[list[Record] | BaseException | None]" = field(
-        default_factory=lambda: queue.Queue(HELD_PARTS)
-    )
+    parts: "queue.Queue[Rows | BaseException | None]" = field(default_factory=lambda: queue.Queue(HELD_PARTS))
     """Rows; None at the end of each range."""
 
 
@@ -126,8 +124,8 @@ class Copies:
             self._threads.append(thread)
             thread.start()
 
-    def rows(self, copy: Copy) -> Iterator[list[Record]]:
-        """The rows of one table, the ranges of which are mixed; an empty list is a sign of life."""
+    def rows(self, copy: Copy) -> Iterator[Sequence[Record]]:
+        """The rows of one table, the ranges of which are mixed; none at all are a sign of life."""
         left = len(copy.ranges)
         while left:
             try:
@@ -176,18 +174,18 @@ class Copies:
 
     def _read(self, wire: Wire, copy: Copy, where: str) -> None:
         wire.command(f"COPY ({copy.select}{where}) TO STDOUT")
-        get, new, topic, at_ms = wire.pg.get_copy_data, tuple.__new__, copy.topic, copy.at_ms
-        records: list[Record] = []
-        read, size = copy.reader(), 0
+        get, read, size = wire.pg.get_copy_data, copy.reader(), 0
+        rows = Rows(copy.topic, [], [], copy.at_ms)
         while True:
             count, line = get(1)
             if count > 0:
                 key, value = read(line)
-                records.append(new(Record, (topic, key, value, at_ms)))
+                rows.keys.append(key)
+                rows.values.append(value)
                 size += count
-                if len(records) >= PART_RECORDS or size >= PART_BYTES:
-                    self._hand_over(copy, records)
-                    records, read, size = [], copy.reader(), 0
+                if len(rows.keys) >= PART_RECORDS or size >= PART_BYTES:
+                    self._hand_over(copy, rows)
+                    rows, read, size = Rows(copy.topic, [], [], copy.at_ms), copy.reader(), 0
             elif count < 0:
                 break
             elif self._over.is_set():
@@ -195,10 +193,10 @@ class Copies:
             elif select.select([wire.pg.socket], [], [], LOOK_S)[0]:
                 wire.pg.consume_input()
         wire.finish_copy()
-        if records:
-            self._hand_over(copy, records)
+        if rows:
+            self._hand_over(copy, rows)
 
-    def _hand_over(self, copy: Copy, part: list[Record] | BaseException | None) -> None:
+    def _hand_over(self, copy: Copy, part: Rows | BaseException | None) -> None:
         while not self._over.is_set():
             try:
                 copy.parts.put(part, timeout=LOOK_S)

@@ -10,7 +10,7 @@ import logging
 import re
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -343,7 +343,7 @@ class PostgresSource:
         name = f"{relation.schema}.{relation.name}"
         self._tell("snapshot begun", table, f"about {table.rows} rows")
         known = self._versions.knows(name)
-        records: list[Record] = self._versions.record(self.name, relation, copy.there.key, point)
+        records: Sequence[Record] = self._versions.record(self.name, relation, copy.there.key, point)
         if self._place.again or known:
             around = Around(copy.topic, copy.source, envelope.stamp(), copy.at_ms)
             yield Part([*records, envelope.truncated(around)], None, (around,))

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from headwater.access import Log
 from headwater.bulk.chosen import transactions
-from headwater.capture.source import Record
+from headwater.capture.source import Record, Rows
 from headwater.errors import Fenced
 
 __all__ = ["Publisher", "transactional_id"]
@@ -49,6 +49,22 @@ class Publisher:
 
     def send(self, records: Iterable[Record]) -> None:
         """Adds records to it, those of a topic in their order; their topics exist."""
+        if isinstance(records, Rows):
+            self._add(records)
+        else:
+            self._sort(records)
+        if self._records >= HELD_RECORDS or self._bytes >= HELD_BYTES:
+            self._hand_over()
+
+    def _add(self, rows: Rows) -> None:
+        keys, values = self._held.setdefault(rows.topic, ([], []))
+        keys += rows.keys
+        values += rows.values
+        self._records += len(rows)
+        self._bytes += sum(map(len, filter(None, rows.values)))
+
+    def _sort(self, records: Iterable[Record]) -> None:
+        """Each to those of its topic."""
         last, count, size = "", 0, 0
         for topic, key, value, _ in records:
             if topic != last:
@@ -62,8 +78,6 @@ class Publisher:
                 size += len(value)
         self._records += count
         self._bytes += size
-        if self._records >= HELD_RECORDS or self._bytes >= HELD_BYTES:
-            self._hand_over()
 
     def flush(self) -> None:
         """Returns when all of it that was sent is in the log, for readers of what is not committed."""

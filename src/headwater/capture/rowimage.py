@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 
     charsets: Mapping[int, str]
     """Character sets by the numbers of their collations."""
-    decimal: Callable[[int, int], str] = value.number
+    decimal: value.Decimal = value.number
     kinds: Mapping[str, str] = {}
     """Columns that the binlog shows as bytes and people know as something else: ``uuid``, ``inet4``, ``inet6``."""
 
@@ -222,8 +222,8 @@ def _temporal(i: int, column: Column, names: dict[str, Any]) -> _Step:
 
 def _decimal(i: int, column: Column, layout: Layout, names: dict[str, Any]) -> _Step:
     size, read = value.unscaled(column.size, column.scale)
-    write, scale = layout.decimal, column.scale
-    return _cached(i, size, lambda raw: write(read(raw), scale), names)
+    write = layout.decimal(column.scale)
+    return _cached(i, size, lambda raw: write(read(raw)), names)
 
 
 def _cached(i: int, size: int, function: Callable[[bytes], int | str], names: dict[str, Any]) -> _Step:

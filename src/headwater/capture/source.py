@@ -5,13 +5,13 @@ in one transaction with the position behind them. Transactions of the database a
 nothing of it.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, overload
 
 if TYPE_CHECKING:
     from headwater.capture.envelope import Around
 
-__all__ = ["Part", "Progress", "Record", "Source"]
+__all__ = ["Part", "Progress", "Record", "Rows", "Source"]
 
 
 class Record(NamedTuple):
@@ -25,10 +25,39 @@ class Record(NamedTuple):
     """When the database committed it, for the lag; 0 if that is not known. The log stamps records with the time of their publication."""
 
 
+class Rows(Sequence[Record]):
+    """Records of one topic and one time as two columns, which is how they go into the log: a snapshot makes millions of them.
+
+    Whoever looks at them one by one finds records.
+    """
+
+    __slots__ = ("committed_ms", "keys", "topic", "values")
+
+    def __init__(
+        self, topic: str, keys: list[bytes | None], values: list[bytes | None], committed_ms: int
+    ) -> None:
+        self.topic = topic
+        self.keys = keys
+        self.values = values
+        self.committed_ms = committed_ms
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+    @overload
+    def __getitem__(self, at: slice) -> "Rows": ...
+    def __getitem__(self, at: int | slice) -> "Record | Rows":
+        if isinstance(at, slice):
+            return Rows(self.topic, self.keys[at], self.values[at], self.committed_ms)
+        return Record(self.topic, self.keys[at], self.values[at], self.committed_ms)
+
+
 class Part(NamedTuple):
     """Some records in the order of their commits, and where the database is behind them."""
 
-    records: list[Record]
+    records: Sequence[Record]
     position: str | None
     """What `Source.read` goes on from; None inside a transaction or a table's snapshot that is not at its end."""
     emptied: "tuple[Around, ...]" = ()

@@ -12,10 +12,9 @@ import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ import msgspec
 from headwater.change import Change
 from headwater.clock import SystemClock
 from headwater.errors import Away, StorageError, UsageError, one_line
-from headwater.sink.columns import kind, reader
+from headwater.sink.columns import Kind, kind, reader
 from headwater.sink.driver import driver
 from headwater.sink.folder import sync
 from headwater.sink.rows import Newest, beaten, check_offset, fresh, identity, moved, newest
@@ -38,6 +37,7 @@ RETRY_S = 0.02
 HEAP_BYTES = 50_000_000
 PARTITIONS_MAX = 100_000
 TRIES = 5
+Adder = Callable[[Any, str, Any], None]
 WHOLE = {"TINYINT", "SMALLINT", "INT", "BIGINT"}
 REAL = {"FLOAT", "DOUBLE", "DECIMAL"}
 
@@ -121,7 +121,7 @@ class _Store:
         self._clock = SystemClock()
         self._pause = threading.Event()
         self._read = reader(feed.columns)
-        self._kinds = {name: kind(notation).name for name, notation in feed.columns.items()}
+        self._adders = [(name, _adder(self._library, kind(text))) for name, text in feed.columns.items()]
         self._wanted = About(1, feed.sink, feed.columns, tuple(text), tokenizer, feed.append)
         with self._locked():
             self._prepare()
@@ -148,7 +148,6 @@ class _Store:
             if self._feed.append
             else list(newest(changes).values())
         )
-        documents = [self._document(row.change) for row in rows]
         upto = moved(batch, self._offsets)
         with self._locked():
             _, index = _open(self._library, self._folder)
@@ -163,7 +162,8 @@ class _Store:
                 return
             old = beaten(rows, self._versions(index, rows))
             with self._writing(index) as writer:
-                for row, document in zip(rows, documents, strict=True):
+                for row in rows:  # tantivy's thread takes them in while the next ones are made
+                    document = self._document(row.change)
                     if row.change.key in old:
                         continue
                     if not self._feed.append:
@@ -257,14 +257,16 @@ class _Store:
         document.add_bytes("_row", change.value.encode())
         if change.version is not None:
             document.add_integer("_version", change.version)
-        for name, value in self._read(change).items():
-            try:
-                for each in value if isinstance(value, list) else [value]:
-                    _add(document, name, self._kinds[name], each)
-            except (ValueError, TypeError, OverflowError) as error:
-                raise Poison(
-                    change.partition, change.offset, f"column {name!r} cannot be indexed: {error}"
-                ) from error
+        row = self._read(change)
+        try:
+            for name, add in self._adders:
+                value = row.get(name)
+                if value is not None:
+                    add(document, name, value)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise Poison(
+                change.partition, change.offset, f"column {name!r} cannot be indexed: {error}"
+            ) from error
         return document
 
     def _again(self, old: Any) -> Iterator[Any]:
@@ -319,10 +321,12 @@ class _Store:
             yield writer
             writer.commit()
             writer.wait_merging_threads()
-        except (ValueError, OSError) as error:
+        except BaseException as error:
             if writer is not None:
                 with suppress(ValueError):
                     writer.wait_merging_threads()  # ends it: whoever keeps the error would keep tantivy's own lock
+            if not isinstance(error, ValueError | OSError):
+                raise
             raise Away(f"the index in {self._folder} cannot be written", got=self._cause(error)) from error
         finally:
             writer = None  # a traceback would keep it, and tantivy's own lock with it
@@ -367,24 +371,40 @@ class _Store:
             yield
 
 
-def _add(document: Any, name: str, base: str, value: Any) -> None:
-    """One value of a column; a type that is not indexed is only kept in the row."""
-    if value is None:
-        return
-    if isinstance(value, bool):
-        document.add_boolean(name, value)
-    elif isinstance(value, str):
-        document.add_text(name, value)
-    elif isinstance(value, datetime):
-        document.add_date(name, value if value.tzinfo else value.replace(tzinfo=UTC))
-    elif isinstance(value, date):
-        document.add_date(name, datetime(value.year, value.month, value.day, tzinfo=UTC))
-    elif isinstance(value, dict):
-        document.add_json(name, msgspec.json.encode(value).decode())
-    elif isinstance(value, float | Decimal) or base in REAL:
-        document.add_float(name, float(value))
-    elif isinstance(value, int):
-        document.add_integer(name, value)
+def _adder(library: Any, given: Kind) -> Adder:
+    """What puts a value of a column into a document; one of a type that is not indexed is only kept in the row."""
+    to = library.Document
+    if given.name == "ARRAY":
+        add = _adder(library, given.inner[0])
+
+        def add_each(document: Any, name: str, values: list[Any]) -> None:
+            for value in values:
+                if value is not None:
+                    add(document, name, value)
+
+        return add_each
+    made: Mapping[str, Adder] = {
+        "BOOLEAN": to.add_boolean,
+        "STRING": to.add_text,
+        "DATE": lambda document, name, day: document.add_date(name, datetime.combine(day, time.min, UTC)),
+        **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_NTZ"), _add_time),
+        **dict.fromkeys(WHOLE, to.add_integer),
+        **dict.fromkeys(REAL, lambda document, name, number: document.add_float(name, float(number))),
+        **dict.fromkeys(("STRUCT", "MAP"), _add_json),
+    }
+    return made.get(given.name, _add_nothing)
+
+
+def _add_time(document: Any, name: str, at: datetime) -> None:
+    document.add_date(name, at if at.tzinfo else at.replace(tzinfo=UTC))
+
+
+def _add_json(document: Any, name: str, value: Any) -> None:
+    document.add_json(name, msgspec.json.encode(value).decode())
+
+
+def _add_nothing(document: Any, name: str, value: Any) -> None:
+    """Of a column that nobody can look for."""
 
 
 def _open(library: Any, folder: Path) -> tuple[About, Any]:
