@@ -224,7 +224,7 @@ def loads(folder: Path, servers: ExitStack) -> Iterator[Load]:
             lambda name: Tantivy(folder / name),
         )
     if "opensearch" in STORES:
-        search = running(OpenSearchProcess(folder / "opensearch"))
+        search = running(OpenSearchProcess(folder / "opensearch", heap="1g"))
         yield Load(
             "OpenSearch",
             "bulk API",
