@@ -1,8 +1,10 @@
 """Real servers for the tests: each in its own process, on loopback, on a free port, with a folder of its own."""
 
 import base64
+import contextlib
 import hashlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -25,10 +27,17 @@ both_logs = pytest.mark.parametrize(
 """For a test whose promise depends on the log: it runs on the embedded one and on Apache Kafka, which must agree."""
 
 
+LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that no connection is given for its own end: whoever is killed and started again finds it free."""
+    first = int(LOCAL_PORTS.read_text().split()[0]) if LOCAL_PORTS.exists() else 32_768
+    while True:
+        port = random.randrange(10_000, first)  # noqa: S311
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 PATIENCE = 4

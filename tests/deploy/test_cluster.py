@@ -109,8 +109,12 @@ class Cluster:
         done = subprocess.run(
             [COMMAND, what, self.folder, *part], capture_output=True, text=True, check=False, timeout=LIMIT_S
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stderr + self._said(part)
         return done.stdout
+
+    def _said(self, parts: tuple[str, ...]) -> str:
+        logs = [self.folder / "logs" / f"{part}.log" for part in parts]
+        return "\n".join(f"{log.name}: … {log.read_text()[-3000:]}" for log in logs if log.exists())
 
     def out_of_sync(self) -> list[str]:
         """The partitions that lack a replica."""
