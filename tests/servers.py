@@ -34,7 +34,7 @@ def free_port() -> int:
     """One that no connection is given for its own end: whoever is killed and started again finds it free."""
     first = int(LOCAL_PORTS.read_text().split()[0]) if LOCAL_PORTS.exists() else 32_768
     while True:
-        port = random.randrange(10_000, first)  # noqa: S311
+        port = random.randrange(10_000, first)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
