@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from headwater.access import Access
 from headwater.client import Client, producer
@@ -62,6 +63,25 @@ def test_a_client_goes_on_after_the_broker_was_killed_and_started_again(own_brok
     own_broker.start()
     assert client.committed("client.group", [("client.kill", 0)]) == {}
     assert client.end_offsets(["client.kill"]) == {("client.kill", 0): 0}
+
+
+def test_a_broker_that_the_library_has_given_up_is_not_the_end_of_a_question(bootstrap, monkeypatch):
+    client = Client(bootstrap)
+    client.ensure_topics(["client.given_up"], 1)
+    fill(bootstrap, "client.given_up", 3)
+    known, refused = client._reader(), ["_DESTROY_BROKER", "OFFSET_NOT_AVAILABLE"]
+
+    class Reader:
+        def get_watermark_offsets(self, place, timeout):
+            if refused:
+                raise KafkaException(KafkaError(getattr(KafkaError, refused.pop())))
+            return known.get_watermark_offsets(place, timeout=timeout)
+
+        def __getattr__(self, name):
+            return getattr(known, name)
+
+    monkeypatch.setattr(client, "_reader", lambda *_: Reader())
+    assert client.end_offsets(["client.given_up"]) == {("client.given_up", 0): 3}
 
 
 @both_logs

@@ -48,13 +48,15 @@ AWAY = {
     "_TIMED_OUT",
     "_TIMED_OUT_QUEUE",
     "_WAIT_COORD",
+    "_DESTROY_BROKER",
     "LEADER_NOT_AVAILABLE",
+    "OFFSET_NOT_AVAILABLE",
     "NOT_LEADER_FOR_PARTITION",
     "COORDINATOR_NOT_AVAILABLE",
     "COORDINATOR_LOAD_IN_PROGRESS",
     "NOT_COORDINATOR",
 }
-"""What a log says that is away or has just come back: asking again helps."""
+"""What a log says that is away, has just come back or has another leader, and our own library of a broker that it has given up: asking again helps."""
 NEW = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_NOENT"})
 """What a log and our own library say of a topic that has just been made and is not known everywhere yet."""
 FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
