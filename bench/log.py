@@ -72,7 +72,7 @@ def main() -> None:
         servers = {
             "os": BrokerProcess(Path(folder) / "os", "--flush", "os"),
             "commit": BrokerProcess(Path(folder) / "commit", "--flush", "commit"),
-            "kafka": KafkaProcess(Path(folder) / "kafka", heap="1g"),
+            "kafka": KafkaProcess(Path(folder) / "kafka", heap="1g", java=["-XX:+UseG1GC"]),
         }
         ready, memory = {}, {}
         for name, server in servers.items():

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import headwater as hw
-from headwater.client import Client, producer
+from headwater.client import producer
 from headwater.clock import Clock
 from headwater.config import Settings
 from headwater.pipeline.groups import group
@@ -127,7 +127,7 @@ class Shop:
         """Waits until a view has taken so many records of a topic, and what became of them is published."""
 
         def reached() -> int:
-            found = results(Client(self.log), view)
+            found = results(self._client, view)
             return sum(found[-1].inputs.get(topic, {}).values()) if found else 0
 
         wait_until(lambda: reached() >= records, seconds, f"{records} records in {view}")
@@ -138,7 +138,7 @@ class Shop:
         runner.start()
         try:
             meanwhile(runner)
-            wait_until(lambda: runner.wait(0.02) or runner.caught_up(), 120, "catching up")
+            wait_until(lambda: runner.wait(0.1) or runner.caught_up(), 120, "catching up")
         finally:
             runner.stop()
 

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -197,19 +197,18 @@ log.cleaner.backoff.ms=1000
 """
 
 
+SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For a JVM of which little is asked: it gains nothing from the better compiler."""
+
+
 class KafkaProcess:
     """Apache Kafka, one node, from Maven's jars."""
 
-    def __init__(self, folder: Path, heap: str = "512m") -> None:
+    def __init__(self, folder: Path, heap: str = "512m", java: Sequence[str] = SHORT_LIVED) -> None:
         self.folder = folder
         self.port = free_port()
         self.bootstrap = f"127.0.0.1:{self.port}"
-        self._java = [
-            "java",
-            "-XX:+UseG1GC",
-            f"-Xmx{heap}",
-            f"-Dlog4j2.configurationFile={folder}/log4j2.yaml",
-        ]
+        self._java = ["java", *java, f"-Xmx{heap}", f"-Dlog4j2.configurationFile={folder}/log4j2.yaml"]
         self._java += ["-cp", f"{kafka_jars()}/*"]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -285,7 +284,7 @@ class OpenSearchProcess:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         jars = opensearch_jars()
-        self._java = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        self._java = ["java", f"-Xms{heap}", f"-Xmx{heap}", *SHORT_LIVED]
         self._java += [f"-Djava.io.tmpdir={folder}/tmp", "-Dlog4j2.disable.jmx=true"]
         self._java += ["-cp", f"{jars}:{jars}/*", "SearchNode", str(folder)]
         self._process: subprocess.Popen[bytes] | None = None

@@ -9,13 +9,13 @@ Spark forgets the state of a group by its window only if the column that holds i
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import TimestampType
 
 from headwater.errors import UsageError
+from headwater.pipeline import catalyst
 
 __all__ = ["UNITS", "windowed"]
 
@@ -73,8 +73,8 @@ def _check(rows: DataFrame, unit: str, time: str, zone: str) -> None:
         raise UsageError(f"hw.calendar: column {time!r} is no timestamp", got=got)
     if "window" in kinds:
         raise UsageError("hw.calendar: there is a column 'window' already", hint="rename it before")
-    jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
-    if not jvm.java.time.ZoneId.getAvailableZoneIds().contains(zone):
+    zones = catalyst.of(rows.sparkSession, "java.time.ZoneId").getAvailableZoneIds()
+    if not zones.contains(zone):
         raise UsageError(
             "hw.calendar: unknown time zone", got=repr(zone), expected="a name like 'Europe/Berlin'"
         )

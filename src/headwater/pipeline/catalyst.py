@@ -1,20 +1,30 @@
 """Catalyst: Spark's own plans, looked at and changed from Python. Everything that reaches into them uses these few calls."""
 
-import re
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from typing import Any
 
+from py4j.java_gateway import JavaClass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 
-__all__ = ["FIELDS_MAX", "bound", "find", "frame", "invoked", "items", "of", "plan", "seq", "text", "within"]
+__all__ = [
+    "FIELDS_MAX",
+    "bound",
+    "find",
+    "frame",
+    "invoked",
+    "items",
+    "mentions",
+    "observations",
+    "of",
+    "plan",
+    "seq",
+    "within",
+]
 
 FIELDS_MAX = 10_000
-SHORT = (False, False, FIELDS_MAX, False, False)
-"""How ``treeString`` is to write: neither verbose nor with suffixes, all fields, no ids, no output columns."""
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
-NODE = re.compile(r"[ :+-]*['~!]*(\w+)")
-"""A line of a plan's text: where the node hangs, Spark's marks, its name."""
 
 
 def plan(rows: DataFrame) -> Any:
@@ -30,33 +40,36 @@ def frame(rows: DataFrame, changed: Any) -> DataFrame:
 
 
 def of(spark: SparkSession, name: str) -> Any:
-    """A class of the JVM. A chain of attributes would ask the JVM for each part of its name."""
+    """A class of the JVM. A chain of attributes would ask for each part of its name, and what is no class is looked for in every jar, some ten times."""
     return getattr(spark._jvm, name)  # noqa: SLF001
 
 
-def text(node: Any) -> str:
-    """A plan as Spark shows it, with all columns of each node."""
-    return str(node.treeString(*SHORT))
-
-
 def find(node: Any, names: Collection[str]) -> list[Any]:
-    """The nodes of a plan that have one of these names, from the top down.
-
-    They are looked for in its text, whose lines are numbered as Spark numbers the nodes: to visit each would take five calls for one.
-    """
-    lines = text(node).splitlines()
-    wanted = [number for number, line in enumerate(lines) if _name(line) in names]
-    found = [node.apply(number) for number in wanted]
-    if all(
-        each is not None and each.nodeName() == _name(lines[n]) for each, n in zip(found, wanted, strict=True)
-    ):
-        return found
-    return within(node, lambda each: each.nodeName() in names)  # a text in the query has lines of its own
+    """The nodes of a plan that have one of these names, from the top down."""
+    found = _nodes(node._gateway_client).find(node, " ".join(names))  # noqa: SLF001
+    return [found.get(index) for index in range(found.size())]
 
 
-def _name(line: str) -> str:
-    found = NODE.match(line)
-    return found[1] if found else ""
+def mentions(node: Any, name: str) -> bool:
+    """Whether any node of a plan has a column of this name."""
+    return bool(_nodes(node._gateway_client).mentions(node, name))  # noqa: SLF001
+
+
+def observations(node: Any) -> list[str]:
+    """The names of what is observed in a plan, from the top down."""
+    found = str(_nodes(node._gateway_client).observations(node))  # noqa: SLF001
+    return found.splitlines()
+
+
+class _Nodes:
+    """The calls of ``jvm/Nodes.java``: a class is asked for each of its methods, and again each time."""
+
+    def __init__(self, client: Any) -> None:
+        found = JavaClass("headwater.Nodes", client)
+        self.find, self.mentions, self.observations = found.find, found.mentions, found.observations
+
+
+_nodes = lru_cache(1)(_Nodes)
 
 
 def within(node: Any, wanted: Callable[[Any], bool]) -> list[Any]:

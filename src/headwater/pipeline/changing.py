@@ -79,8 +79,7 @@ def _walk(rows: DataFrame, node: Any, view: View) -> Any:
 
 def _may_change(plan: Any) -> bool:
     """Whether a plan makes rows that may still change: aggregates, and operators that say so."""
-    text = catalyst.text(plan)
-    return bool(catalyst.find(plan, {"Aggregate"})) or any(f"{name}#" in text for name in HIDDEN)
+    return bool(catalyst.find(plan, {"Aggregate"})) or any(catalyst.mentions(plan, name) for name in HIDDEN)
 
 
 def _hides(node: Any) -> bool:

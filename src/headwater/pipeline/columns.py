@@ -43,8 +43,7 @@ class Moved:
     def __init__(self, rows: DataFrame) -> None:
         self._rows = rows
         self._now: dict[int, Any] = {}
-        jvm: Any = rows.sparkSession._jvm  # noqa: SLF001
-        self._bridge = jvm.org.apache.spark.sql.classic.ExpressionUtils
+        self._bridge = catalyst.of(rows.sparkSession, "org.apache.spark.sql.classic.ExpressionUtils")
 
     def expression(self, before: Any) -> Any:
         """An expression of the plan as it was, of the columns that there are now."""

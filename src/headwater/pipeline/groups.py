@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from headwater.access import Log, access
 from headwater.graph import VIEW_GROUP
+from headwater.pipeline import catalyst
 from headwater.pipeline.topics import Positions
 
 __all__ = ["Groups", "group"]
@@ -27,22 +28,25 @@ class Groups:
     """The groups of all views of a log. Any thread may call. Spark itself goes on from its checkpoints, never from here."""
 
     def __init__(self, spark: SparkSession, log: Log) -> None:
-        self._jvm: Any = spark._jvm  # noqa: SLF001
         self._log = access(log)
+        self._map = catalyst.of(spark, "java.util.HashMap")
+        self._place = catalyst.of(spark, "org.apache.kafka.common.TopicPartition")
+        self._offset = catalyst.of(spark, "org.apache.kafka.clients.consumer.OffsetAndMetadata")
+        self._seconds = catalyst.of(spark, "java.util.concurrent.TimeUnit").SECONDS
+        self._duration = catalyst.of(spark, "java.time.Duration")
+        self._client = catalyst.of(spark, "org.apache.kafka.clients.admin.AdminClient")
 
     def commit(self, view: str, positions: Positions, *, wait: bool = True) -> bool:
         """Commits a view's positions; False when the log has not confirmed it in time, or is not waited for: that spoils nothing."""
-        kafka = self._jvm.org.apache.kafka
-        offsets = self._jvm.java.util.HashMap()
+        offsets = self._map()
         for topic, partitions in positions.items():
             for partition, offset in partitions.items():
-                place = kafka.common.TopicPartition(topic, partition)
-                offsets.put(place, kafka.clients.consumer.OffsetAndMetadata(offset))
+                offsets.put(self._place(topic, partition), self._offset(offset))
         try:
             answer = self._admin.alterConsumerGroupOffsets(group(view), offsets)
             if not wait:
                 return False
-            answer.all().get(COMMIT_SECONDS_MAX, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
+            answer.all().get(COMMIT_SECONDS_MAX, self._seconds)
         except Py4JJavaError:
             return False
         return True
@@ -59,12 +63,12 @@ class Groups:
         """Ends the connection; without that it would look for its log for ever."""
         admin = self.__dict__.pop("_admin", None)
         if admin is not None:
-            admin.close(self._jvm.java.time.Duration.ofSeconds(COMMIT_SECONDS_MAX))
+            admin.close(self._duration.ofSeconds(COMMIT_SECONDS_MAX))
 
     @functools.cached_property
     def _admin(self) -> Any:
-        settings = self._jvm.java.util.Properties()
+        settings = self._map()
         for name, value in self._log.java().items():
-            settings.setProperty(name, value)
-        settings.setProperty("client.id", "headwater-groups")
-        return self._jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+            settings.put(name, value)
+        settings.put("client.id", "headwater-groups")
+        return self._client.create(settings)

@@ -313,9 +313,8 @@ def sharded(keyed: DataFrame, site: Site, timed: str) -> DataFrame:
     """The rows at the shard of their ``_key``, as ``_shard``. With ``timed``, a tick is a row without key in each shard."""
     rows = keyed.selectExpr("*", f"CAST(pmod(crc32(_key), {site.shards}) AS INT) AS _shard")
     if timed:
-        nulls = [F.lit(None).cast(each.dataType).alias(each.name) for each in keyed.schema.fields]
-        every = F.explode(F.sequence(F.lit(0), F.lit(site.shards - 1))).alias("_shard")
-        rows = rows.union(site.ticks().select(*nulls, every))
+        every = site.ticks().selectExpr(f"explode(sequence(0, {site.shards - 1})) AS _shard")
+        rows = rows.unionByName(every, allowMissingColumns=True)
     return rows.repartitionById(site.shards, "_shard")
 
 

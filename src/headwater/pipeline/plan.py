@@ -126,7 +126,7 @@ def _is_bounded(node: Any) -> bool:
 
 def observations(rows: DataFrame) -> list[str]:
     """The names of what is observed in a plan."""
-    return [str(node.name()) for node in catalyst.find(catalyst.plan(rows), {"CollectMetrics"})]
+    return catalyst.observations(catalyst.plan(rows))
 
 
 def observed(name: str) -> str:

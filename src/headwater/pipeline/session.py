@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from py4j.java_gateway import java_import
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -71,6 +72,13 @@ JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 """Variables whose options every JVM takes."""
 COLLECTOR = "-XX:+UseParallelGC"
 """Batches make much that is soon rubbish, in a small heap: a seventh less of the JVM's CPU for a stateless query than with G1, and no difference for one with a million keys."""
+IMPORTED = (
+    "org.apache.spark.api.python.PythonUtils",
+    "org.apache.spark.api.python.SimplePythonFunction",
+    "org.apache.spark.sql.api.python.PythonSQLUtils",
+    "org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper",
+)
+"""Classes that PySpark asks for by their short names: they would be looked for in one package after the other, each time in every jar."""
 WORKER_PYTHON = "spark.pyspark.python"
 GROUP_RIGHTS = 0o070
 
@@ -141,6 +149,8 @@ def start(
             "Spark does not start", got=said[-1] if said else "no message", hint=f"see {out}"
         ) from error
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
+    for name in IMPORTED:
+        java_import(gateway.jvm, name)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     if settings.on_cluster:
         spark.sparkContext.addPyFile(str(parcel.pack(folder / "code.zip", import_folder)))

@@ -59,7 +59,7 @@ class _Reading:
         self.parser = session.sessionState().sqlParser()
         self.travels: dict[str, sql.Travel] = {}
         self.pasts: dict[str, Past] = {}
-        self._jvm: Any = spark._jvm  # noqa: SLF001
+        self._spark = spark
         self._what = what
         self._inputs = inputs
         self._tables = tables
@@ -93,15 +93,17 @@ class _Reading:
         if node.condition().isEmpty():
             raise self.misplaced(found.table)
         past = self.pasts[found.name] = self._past(found)
-        catalysts = self._jvm.org.apache.spark.sql.catalyst
         right = node.right()
         if right.nodeName() != "SubqueryAlias":
-            named = catalysts.AliasIdentifier(found.table)
-            right = catalysts.plans.logical.SubqueryAlias(named, right)
+            named = self._of("AliasIdentifier")(found.table)
+            right = self._of("plans.logical.SubqueryAlias")(named, right)
         moment = self.parser.parseExpression(f"{found.time} >= `{right.alias()}`.`{past.valid}`")
-        both = getattr(catalysts.expressions, "And")(node.condition().get(), moment)  # noqa: B009
-        left, condition = self.walk(node.left()), self._jvm.scala.Option.apply(both)
+        both = self._of("expressions.And")(node.condition().get(), moment)
+        left, condition = self.walk(node.left()), catalyst.of(self._spark, "scala.Option").apply(both)
         return node.copy(left, right, node.joinType(), condition, node.hint())
+
+    def _of(self, name: str) -> Any:
+        return catalyst.of(self._spark, f"org.apache.spark.sql.catalyst.{name}")
 
     def _past(self, found: sql.Travel) -> Past:
         name = found.table

@@ -42,7 +42,7 @@ SHOWN = {"Aggregate": "groupBy", "Deduplicate": "distinct", "Distinct": "distinc
 def carried(what: str, rows: DataFrame) -> DataFrame:
     """The rows with their ``_weight``, if they have one. UsageError, naming ``what``, when something is made of them that cannot be right."""
     plan = catalyst.plan(rows)
-    if f"{WEIGHT}#" not in catalyst.text(plan):
+    if not catalyst.mentions(plan, WEIGHT):
         return rows
     changed, weight = _walk(what, rows, plan)
     return catalyst.frame(rows, changed) if weight is not None else rows
