@@ -77,7 +77,8 @@ def test_a_key_with_very_many_rows_costs_what_changes(shop):
 
     send(shop, "customers", Customer("c", "de"), Customer("other", "fr"))
     send(shop, "orders", *(Order(f"o{n}", "c", n) for n in range(ROWS)), Order("x", "other", 1))
-    assert taken().changed == ROWS + 1
+    taken()  # a batch has no more than a million records, so there may be two
+    assert sum(each.changed for each in results(Client(shop.bootstrap), view)) == ROWS + 1
 
     send(shop, "customers", Customer("c", "us"))
     last = taken()
