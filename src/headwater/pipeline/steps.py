@@ -81,7 +81,6 @@ def _details(logic: Logic) -> Iterator[str]:
 def _read(node: Any) -> Iterator[str]:
     """The streams and tables that come into a step."""
     before = f"{source.INVALID} "
-    for each in catalyst.find(node, {"CollectMetrics"}):
-        observed = str(each.name())
+    for observed in catalyst.observations(node):
         if observed.startswith(before):
             yield observed.removeprefix(before)

@@ -375,6 +375,8 @@ def _adder(library: Any, given: Kind) -> Adder:
     """What puts a value of a column into a document; one of a type that is not indexed is only kept in the row."""
     to = library.Document
     if given.name == "ARRAY":
+        if given.inner[0].name == "ARRAY":
+            return _add_nothing
         add = _adder(library, given.inner[0])
 
         def add_each(document: Any, name: str, values: list[Any]) -> None:
