@@ -8,7 +8,7 @@ import pytest
 from headwater.access import Access
 from headwater.bulk.packing import BATCH_BYTES
 from headwater.capture.publisher import Publisher
-from headwater.capture.source import Record, Rows
+from headwater.capture.source import Columns, Record
 from headwater.client import Client
 from headwater.errors import Fenced
 from headwater.partition import murmur2
@@ -43,7 +43,7 @@ def test_rows_in_columns_are_the_records_that_they_stand_for(bootstrap: str):
     topic = new_topic(bootstrap)
     pairs: list[tuple[bytes | None, bytes | None]] = [(b"1", b"one"), (None, b"without a key"), (b"2", None)]
     columns = [list(column) for column in zip(*pairs, strict=True)]
-    rows = Rows(topic, columns[0], columns[1], 7)
+    rows = Columns(topic, columns[0], columns[1], 7)
     assert list(rows) == [Record(topic, *pair, 7) for pair in pairs]
     assert list(rows[1:]) == list(rows)[1:]
     assert rows[-1].committed_ms == 7

@@ -105,6 +105,35 @@ def test_rows_are_found_by_words_numbers_and_times(shelf, query, found):
     assert {row["id"] for row in search(shelf[0], query)} == found
 
 
+VALUES = {
+    "BOOLEAN": True,
+    "TINYINT": 1,
+    "BIGINT": 1 << 40,
+    "FLOAT": "NaN",
+    "DOUBLE": 2,
+    "DECIMAL(9,2)": "1.25",
+    "STRING": "a word",
+    "BINARY": "AAE=",
+    "DATE": "2026-01-31",
+    "TIMESTAMP": "2026-01-31T10:00:00.000001Z",
+    "TIMESTAMP_NTZ": "2026-01-31T10:00:00.000001",
+    "STRUCT<`name`: STRING>": {"name": "Acme"},
+    "MAP<STRING,INT>": {"one": 1},
+    "ARRAY<INT>": [1, 2],
+}
+
+
+@pytest.mark.parametrize("around", ["{}", "ARRAY<{}>"], ids=["alone", "in an array"])
+@pytest.mark.parametrize("column", VALUES)
+def test_a_column_of_any_type_is_taken(tmp_path, column, around):
+    """Those that cannot be looked for are in the row all the same."""
+    told = [VALUES[column], None] if "<" in around else VALUES[column]
+    store = Tantivy(tmp_path).open(Feed("s", "any", ("id",), {"id": "BIGINT", "it": around.format(column)}))
+    store.claim([0])
+    store.apply(batch(Change("1", json.dumps({"id": 1, "it": told}), 0, 0, 0)))
+    assert search(tmp_path / "any", "*") == [{"id": 1, "it": told}]
+
+
 def test_a_row_comes_back_as_it_is_in_the_log(shelf):
     (row,) = search(shelf[0], "hat", 1)
     assert row == {

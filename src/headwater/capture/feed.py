@@ -22,7 +22,7 @@ from headwater.capture.forgotten import Forgotten
 from headwater.capture.ledger import State, last_state, schemas
 from headwater.capture.outbox import Outbox
 from headwater.capture.publisher import Publisher
-from headwater.capture.source import Part, Record, Rows, Source
+from headwater.capture.source import Columns, Part, Record, Source
 from headwater.client import Client
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, CaptureError, Fenced, HeadwaterError, MachineError
@@ -302,7 +302,7 @@ class Feed:
             batch.open = True
 
     def _publish(self, records: Sequence[Record], batch: "_Batch") -> None:
-        for topic in {records.topic} if isinstance(records, Rows) else {each.topic for each in records}:
+        for topic in {records.topic} if isinstance(records, Columns) else {each.topic for each in records}:
             self._ensure(topic)
         self._publisher.send(records)
         batch.rows += len(records)

@@ -7,8 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from headwater.capture.binlog import Query, TableMap
-from headwater.capture.binlog import Rows as Changed
+from headwater.capture.binlog import Query, Rows, TableMap
 from headwater.capture.envelope import (
     NULL,
     Around,
@@ -26,7 +25,7 @@ from headwater.capture.mariastatement import names
 from headwater.capture.mariatypes import map_columns
 from headwater.capture.mysqlvalue import Decimal
 from headwater.capture.rowimage import Image, Layout, row_reader
-from headwater.capture.source import Part, Progress, Record, Rows
+from headwater.capture.source import Columns, Part, Progress, Record
 from headwater.capture.versions import ColumnSchema, Versions
 from headwater.errors import CaptureError
 
@@ -127,7 +126,7 @@ class Tables:
         for keys, rows in snapshot.rows(table, around=stamped):
             total += len(rows)
             self.progress = Progress(name, total, about)
-            yield Part(Rows(around.topic, keys, rows, around.at_ms), None)
+            yield Part(Columns(around.topic, keys, rows, around.at_ms), None)
 
     def around(self, table: str, snapshot: Snapshot, kind: str) -> Around:
         """What stands around rows that a snapshot has read now."""
@@ -165,7 +164,7 @@ class Tables:
                     hint="create it, leave it out, or GRANT SELECT on it to the user",
                 )
 
-    def rows(self, rows: Changed, gtid: str, file: str) -> list[Record]:
+    def rows(self, rows: Rows, gtid: str, file: str) -> list[Record]:
         """See `Changes.rows`."""
         found: list[Record] = []
         table = self._known.get(id(rows.table))

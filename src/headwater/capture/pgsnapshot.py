@@ -19,7 +19,7 @@ from headwater.capture.pgchanges import Described, sequence, source_block
 from headwater.capture.pgconnect import Wire, psycopg
 from headwater.capture.pgcopy import Copied, copied
 from headwater.capture.pgoutput import Shape
-from headwater.capture.source import Record, Rows
+from headwater.capture.source import Columns, Record
 
 __all__ = ["WORKERS", "Copies", "Copy", "copy_of"]
 
@@ -49,7 +49,9 @@ class Copy:
     """Conditions that cut it into pieces which have each row once."""
     reader: Callable[[], Copied]
     """A function that makes key and value of a line; one for each part, since it has the time in it."""
-    parts: "queue.Queue[Rows | BaseException | None]" = field(default_factory=lambda: queue.Queue(HELD_PARTS))
+    parts: "queue.Queue[Columns | BaseException | None]" = field(
+        default_factory=lambda: queue.Queue(HELD_PARTS)
+    )
     """Rows; None at the end of each range."""
 
 
@@ -175,7 +177,7 @@ class Copies:
     def _read(self, wire: Wire, copy: Copy, where: str) -> None:
         wire.command(f"COPY ({copy.select}{where}) TO STDOUT")
         get, read, size = wire.pg.get_copy_data, copy.reader(), 0
-        rows = Rows(copy.topic, [], [], copy.at_ms)
+        rows = Columns(copy.topic, [], [], copy.at_ms)
         while True:
             count, line = get(1)
             if count > 0:
@@ -185,7 +187,7 @@ class Copies:
                 size += count
                 if len(rows.keys) >= PART_RECORDS or size >= PART_BYTES:
                     self._hand_over(copy, rows)
-                    rows, read, size = Rows(copy.topic, [], [], copy.at_ms), copy.reader(), 0
+                    rows, read, size = Columns(copy.topic, [], [], copy.at_ms), copy.reader(), 0
             elif count < 0:
                 break
             elif self._over.is_set():
@@ -196,7 +198,7 @@ class Copies:
         if rows:
             self._hand_over(copy, rows)
 
-    def _hand_over(self, copy: Copy, part: Rows | BaseException | None) -> None:
+    def _hand_over(self, copy: Copy, part: Columns | BaseException | None) -> None:
         while not self._over.is_set():
             try:
                 copy.parts.put(part, timeout=LOOK_S)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from headwater.access import Log
 from headwater.bulk.chosen import transactions
-from headwater.capture.source import Record, Rows
+from headwater.capture.source import Columns, Record
 from headwater.errors import Fenced
 
 __all__ = ["Publisher", "transactional_id"]
@@ -49,14 +49,14 @@ class Publisher:
 
     def send(self, records: Iterable[Record]) -> None:
         """Adds records to it, those of a topic in their order; their topics exist."""
-        if isinstance(records, Rows):
+        if isinstance(records, Columns):
             self._add(records)
         else:
             self._sort(records)
         if self._records >= HELD_RECORDS or self._bytes >= HELD_BYTES:
             self._hand_over()
 
-    def _add(self, rows: Rows) -> None:
+    def _add(self, rows: Columns) -> None:
         keys, values = self._held.setdefault(rows.topic, ([], []))
         keys += rows.keys
         values += rows.values

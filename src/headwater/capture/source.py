@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, overload
 if TYPE_CHECKING:
     from headwater.capture.envelope import Around
 
-__all__ = ["Part", "Progress", "Record", "Rows", "Source"]
+__all__ = ["Columns", "Part", "Progress", "Record", "Source"]
 
 
 class Record(NamedTuple):
@@ -25,7 +25,7 @@ class Record(NamedTuple):
     """When the database committed it, for the lag; 0 if that is not known. The log stamps records with the time of their publication."""
 
 
-class Rows(Sequence[Record]):
+class Columns(Sequence[Record]):
     """Records of one topic and one time as two columns, which is how they go into the log: a snapshot makes millions of them.
 
     Whoever looks at them one by one finds records.
@@ -47,10 +47,10 @@ class Rows(Sequence[Record]):
     @overload
     def __getitem__(self, at: int) -> Record: ...
     @overload
-    def __getitem__(self, at: slice) -> "Rows": ...
-    def __getitem__(self, at: int | slice) -> "Record | Rows":
+    def __getitem__(self, at: slice) -> "Columns": ...
+    def __getitem__(self, at: int | slice) -> "Record | Columns":
         if isinstance(at, slice):
-            return Rows(self.topic, self.keys[at], self.values[at], self.committed_ms)
+            return Columns(self.topic, self.keys[at], self.values[at], self.committed_ms)
         return Record(self.topic, self.keys[at], self.values[at], self.committed_ms)
 
 
