@@ -21,13 +21,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from headwater.pipeline.asof import AsOf
-from headwater.pipeline.current import DELETED, OFFSET, PARTITION, Current
+from headwater.pipeline.current import DELETED, OFFSET, PARTITION
 from headwater.pipeline.differing import PUBLISH, Differing
-from headwater.pipeline.joined import Joined
+from headwater.pipeline.joinedtables import JoinedTables
 from headwater.pipeline.operator import FILE, Logic, Plan, Written, answers
 from headwater.pipeline.pair import LEFT, RIGHT
+from headwater.pipeline.routed import ON, ROUTED, Routed
 from headwater.pipeline.statefile import Place
 from headwater.pipeline.wire import WEIGHT
 from headwater.result import Chain
@@ -62,8 +64,8 @@ class Steps:
         place = Place(str(self.folder / name), str(self.folder / f"{name}.copies"))
         chains = self.chains.setdefault(name, [()] * SHARDS)
         plan = Plan(batch, {name: place}, {name: chains}, watermark)
-        keys = rows.column("_key").to_pylist()
-        shards = np.fromiter((crc32(key.encode()) % SHARDS for key in keys), np.int32, len(keys))
+        keys = rows.column("_key").cast(pa.binary()).to_pylist()
+        shards = np.fromiter((crc32(key) % SHARDS for key in keys), np.int32, len(keys))
         parts = []
         for shard in range(SHARDS):
             mine = rows.filter(pa.array(shards == shard))
@@ -166,13 +168,30 @@ def orders() -> Iterator[tuple[int, pa.Table, pa.Table]]:
         )
 
 
+def both_changes(left: pa.Table, right: pa.Table, on: str) -> pa.Table:
+    """The changes of both tables as ``joined.py`` puts them into one frame."""
+
+    def side(rows: pa.Table, mine: int) -> pa.Table:
+        shown = rows.select([ORDER, CUSTOMER][mine].names)
+        struct = pa.StructArray.from_arrays(
+            [each.combine_chunks() for each in shown.columns], fields=list(shown.schema)
+        )
+        nulls = pa.nulls(rows.num_rows, pa.struct(list([CUSTOMER, ORDER][mine])))
+        place = pc.if_else(rows.column(DELETED), None, text(rows.column(on))).cast(pa.binary())
+        pair = (nulls, struct) if mine else (struct, nulls)
+        columns = [*pair, place, *(rows.column(name) for name in (PARTITION, OFFSET, "_key"))]
+        return pa.table(columns, names=[LEFT, RIGHT, ON, PARTITION, OFFSET, "_key"])
+
+    return pa.concat_tables([side(left, 0), side(right, 1)])
+
+
 def joined(steps: Steps) -> None:
-    own = Joined(key=("_on1",), shared=("customer_id",))
+    sides = (from_arrow_schema(each) for each in (ORDER, CUSTOMER))
+    own = JoinedTables(key=(ON,), shared=("customer_id",), left=next(sides), right=next(sides), single=(False, True))  # fmt: skip
     both = pa.schema([*ORDER, *list(CUSTOMER)[1:]])
     for batch, order, customer in orders():
-        left = steps.run("orders", Current(rows=""), order, weighted(ORDER), batch)
-        right = steps.run("customers", Current(rows=""), customer, weighted(CUSTOMER), batch)
-        rows = steps.run("join", own, paired(left, right, "customer_id"), weighted(both), batch)
+        sent = steps.run("route", Routed(), both_changes(order, customer, "customer_id"), ROUTED, batch)
+        rows = steps.run("join", own, sent, weighted(both), batch)
         steps.run(PUBLISH, Differing(weighted=True), published(rows, "order_id"), NOTHING, batch)
 
 

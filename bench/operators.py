@@ -21,7 +21,7 @@ import headwater as hw
 import logic
 from headwater.pipeline import history, operator
 from headwater.pipeline.current import ID, current
-from headwater.pipeline.operator import OBSERVED, Plan, Site, written
+from headwater.pipeline.operator import OBSERVED, Plan, Site, Table, written
 from headwater.pipeline.source import SPARK_DELAY
 from headwater.pipeline.statefile import Place
 from headwater.pipeline.time import NEVER, PLAN
@@ -106,8 +106,11 @@ def orders(folder: Path) -> list[int]:
 
 
 def joined(spark: SparkSession, folder: Path) -> DataFrame:
-    left, right = (current(read(spark, folder, name)) for name in ("orders", "customers"))
-    return hw.join(left, right, on="customer_id")
+    keys = {"orders": "order_id", "customers": "customer_id"}
+    for name, key in keys.items():
+        changes = read(spark, folder, name)
+        operator.tables().append(Table(current(changes), changes, (key,)))
+    return hw.join(*(table.rows for table in operator.tables()), on="customer_id")
 
 
 def trades(folder: Path) -> list[int]:

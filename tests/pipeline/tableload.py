@@ -190,13 +190,12 @@ class TableLoad:
         return {view: said for view, said in found.items() if said}
 
     def _entries(self) -> dict[str, Row]:
-        """How much the operators of the join must keep: each row of a table once, and of the join's each that has a key."""
+        """How much the operators of the join must keep: of each table the rows that have something to be joined on."""
         orders, customers = self._rows["orders"], self._rows["customers"]
         keyed = sum(order.customer_id is not None for order in orders.values())
         return {
-            "current1": {"entries": len(orders)},
-            "current2": {"entries": len(customers)},
-            "join3": {"entries": keyed + len(customers)},
+            "route3": {"entries": keyed + len(customers)},
+            "join4": {"entries": keyed + len(customers)},
         }
 
     def answers(self) -> dict[str, dict[str, Row]]:

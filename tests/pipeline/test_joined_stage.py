@@ -95,7 +95,7 @@ def test_other_shards_and_a_rebuild_leave_every_row_of_every_join_as_it_is(stage
 
 @pytest.mark.parametrize(
     "damaged",
-    [("by_region", "join3", "rebuild"), ("sizes", "publish", "reset")],
+    [("by_region", "join4", "rebuild"), ("sizes", "publish", "reset")],
 )
 def test_damaged_state_is_named_and_the_command_in_the_error_makes_the_view_anew(
     stage, monkeypatch, capsys, damaged
@@ -176,7 +176,7 @@ def test_a_task_of_a_join_that_died_after_writing_its_state_is_tried_again(shop,
     send(shop, "orders", Order("o0", "c1", 5), Order("o1", None, 5), Order("o99", "c3", 5))
     Runner(app, shop.settings).once()
 
-    assert strays(shop, view, "join3")
+    assert strays(shop, view, "join4")
     expected = {f"o{n}": {1: "fr", 2: None}.get(n % 4, "de") for n in range(20)} | {"o0": "fr", "o99": "de"}
     del expected["o1"]
     assert regions(shop) == expected
@@ -187,4 +187,4 @@ def test_a_task_of_a_join_that_died_after_writing_its_state_is_tried_again(shop,
     send(shop, "customers", Customer("c2", "us"))
     Runner(app, shop.settings).once()
     assert regions(shop) == {key: region or "us" for key, region in expected.items()}
-    assert not strays(shop, view, "join3")
+    assert not strays(shop, view, "join4")

@@ -62,8 +62,7 @@ def test_each_step_says_what_it_reads_and_who_keeps_its_state(spark):
             f"group3: hw.group of orders, rates by region · {kept}",
         ],
         "both": [
-            f"current2: rows of regions · {kept}",
-            f"current1: rows of rates · {kept}",
-            f"join3: hw.join of rates, regions (left) · {kept}",
+            f"route3: changes of rates, regions · {kept}",
+            f"join4: hw.join of rates, regions (left) · {kept}",
         ],
     }

@@ -20,7 +20,7 @@ from headwater.pipeline.rowbytes import pack, placed, unpack
 from headwater.pipeline.sorting import ordered
 from headwater.pipeline.wire import WEIGHT
 
-__all__ = ["DELETED", "ID", "OFFSET", "PARTITION", "Current", "current"]
+__all__ = ["DELETED", "ID", "OFFSET", "OWN", "PARTITION", "Current", "current", "differs", "newest"]
 
 ID = "_id"
 """The text of a change's key."""
@@ -43,17 +43,17 @@ class Current(Spec, frozen=True, kw_only=True):
         return StructType([*shown, StructField(WEIGHT, IntegerType())])
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
-        keys, newest = _newest(rows)
-        shown = newest.drop_columns([DELETED])
+        keys, last = newest(rows)
+        shown = last.drop_columns([DELETED])
         olds = pa.array(state.each(keys.to_pylist()), pa.large_binary())
-        gone = newest.column(DELETED).to_numpy()
+        gone = last.column(DELETED).to_numpy()
         news = pack(shown)
         if gone.any():
             news = pc.if_else(pa.array(gone), pa.scalar(None, news.type), news)
-        differs = _differs(olds, news)
-        if not differs.all():
-            keys, olds, news = (each.filter(pa.array(differs)) for each in (keys, olds, news))
-        after = np.flatnonzero(differs & ~gone)
+        changed = differs(olds, news)
+        if not changed.all():
+            keys, olds, news = (each.filter(pa.array(changed)) for each in (keys, olds, news))
+        after = np.flatnonzero(changed & ~gone)
         out = [
             _weighted(unpack(*placed(olds.drop_null()), shown.schema), -1),
             _weighted(shown if len(after) == len(gone) else shown.take(pa.array(after)), 1),
@@ -67,7 +67,7 @@ def current(changes: DataFrame) -> DataFrame:
     return operator.run(Current(rows=kind.simpleString()), changes)
 
 
-def _newest(rows: pa.Table) -> tuple[pa.Array, pa.Table]:
+def newest(rows: pa.Table) -> tuple[pa.Array, pa.Table]:
     """The keys in order, and the last change of each."""
     keys = rows.column("_key").cast(pa.large_binary()).combine_chunks()
     order, fresh = ordered(keys)
@@ -80,13 +80,13 @@ def _newest(rows: pa.Table) -> tuple[pa.Array, pa.Table]:
     return keys.take(picked), rows.drop_columns([PARTITION, OFFSET, "_key"]).take(picked)
 
 
-def _differs(olds: pa.Array, news: pa.Array) -> Any:
+def differs(olds: pa.Array, news: pa.Array) -> Any:
     """Where two columns do not say the same."""
     there = [each.is_valid().to_numpy(zero_copy_only=False) for each in (olds, news)]
     if not there[0].any():
         return there[1]
-    differs = pc.fill_null(pc.not_equal(olds, news), False).to_numpy(zero_copy_only=False)
-    return differs | (there[0] != there[1])
+    unlike = pc.fill_null(pc.not_equal(olds, news), False).to_numpy(zero_copy_only=False)
+    return unlike | (there[0] != there[1])
 
 
 def _weighted(rows: pa.Table, weight: int) -> pa.Table:

@@ -22,6 +22,7 @@ __all__ = [
     "CUT",
     "Changed",
     "Held",
+    "are_cut",
     "begins",
     "changed",
     "closed",
@@ -69,9 +70,14 @@ _decode = msgspec.msgpack.Decoder(Held).decode
 ONCE = Held(1)
 
 
+def are_cut(keys: pa.Array) -> bool:
+    """Whether some keys are too long to stand in entries as they are."""
+    return len(keys) > 0 and pc.max(pc.binary_length(keys)).as_py() > KEY_BYTES_MAX
+
+
 def begins(keys: pa.Array) -> pa.Array:
     """What the entries of keys begin with. ``keys`` are binary."""
-    if len(keys) and pc.max(pc.binary_length(keys)).as_py() > KEY_BYTES_MAX:
+    if are_cut(keys):
         keys = pa.array([_cut(each, KEY_BYTES_MAX, CUT) for each in keys.to_pylist()], pa.binary())
     return concat(keys, END)
 

@@ -18,6 +18,7 @@ __all__ = [
     "GROUPS",
     "OWNED",
     "PLAIN",
+    "ROUTES",
     "WAITING",
     "Layout",
     "layout",
@@ -30,6 +31,7 @@ ENTRIES = "entries"
 FORGETTING = "forget"
 GROUPS = "groups"
 OWNED = "own"
+ROUTES = "routes"
 WAITING = "wait"
 AS_THEY_ARE = {PLAIN, GROUPS}
 """Layouts of entries that are each a key and its value."""
@@ -74,6 +76,8 @@ LAYOUTS = {
     WAITING: Layout(_owner, _under(b"r"), lambda key: b"r" + key, lambda value: value),
     # ``entries.py``: KEY ff LETTER TAIL → WEIGHT, many of them for a key; ``grouped.py`` has a row of each key under g
     ENTRIES: Layout(entries.owner, entries.named, entries.place, entries.data_of),
+    # ``routed.py``: a letter and KEY; nobody asks for the values of keys
+    ROUTES: Layout(lambda entry, _: entry[1:], lambda _: None, lambda key: key, lambda value: value),
     # ``within.py``: many entries for a key, none of which says whose it is
     OWNED: Layout(lambda _, value: owned.owner(value), lambda _: None, lambda key: key, lambda value: value),
 }

@@ -2,7 +2,8 @@
 
 Spark reads a topic again for each part of a union. When both parts are selects and filters of one frame, each of its rows is looked at once
 and goes on as a row of the one part, of the other, of both or of none (Spark's ``Expand``). What a filter leaves out must not be
-computed behind it either, since that might fail: it stays null.
+computed behind it either, since that might fail: it stays null. Joins of tables stack such steps on the changes of a table in the same way
+(``origin.py``).
 """
 
 from typing import Any
@@ -11,12 +12,12 @@ from pyspark.sql import DataFrame
 
 from headwater.pipeline import catalyst
 
-__all__ = ["union"]
+__all__ = ["is_repeatable", "stacked", "steps", "union"]
 
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 KEPT = "_kept"
 """Whether a row is one of its part."""
-STEPS = {"Project", "Filter", "SubqueryAlias"}
+STEPS = {"Project", "Filter", "SubqueryAlias", "View"}
 LEAVES = {"AttributeReference", "Literal", "NamedLambdaVariable"}
 """What an expression may be made of: no subqueries, no clocks."""
 PYTHON = {"PythonUDF", "PythonUDAF"}
@@ -26,24 +27,24 @@ def union(left: DataFrame, right: DataFrame) -> DataFrame:
     """Both frames as one, in no order. They have the same columns."""
     plain = left.union(right)
     plans = catalyst.plan(left), catalyst.plan(right)
-    steps = [_steps(plan) for plan in plans]
+    found = [steps(plan) for plan in plans]
     common = next(
-        ((n, m) for n, one in enumerate(steps[0]) for m, two in enumerate(steps[1]) if one.equals(two)), None
+        ((n, m) for n, one in enumerate(found[0]) for m, two in enumerate(found[1]) if one.equals(two)), None
     )
     if common is None:
         return plain
-    chains = [found[:at] for found, at in zip(steps, common, strict=True)]
-    if not all(_repeatable(node) for chain in chains for node in chain):
+    chains = [each[:at] for each, at in zip(found, common, strict=True)]
+    if not all(is_repeatable(node) for chain in chains for node in chain):
         return plain
-    below = steps[0][common[0]]
+    below = found[0][common[0]]
     kept = []
     for chain in chains:
-        below, flag = _stacked(left, below, chain)
+        below, flag = stacked(left, below, chain)
         kept.append(flag)
     return _expanded(plain, below, [catalyst.items(plan.output()) for plan in plans], kept)
 
 
-def _steps(node: Any) -> list[Any]:
+def steps(node: Any) -> list[Any]:
     """The selects and filters at the top of a plan, and what they are made of."""
     found = [node]
     while found[-1].nodeName() in STEPS:
@@ -51,7 +52,7 @@ def _steps(node: Any) -> list[Any]:
     return found
 
 
-def _repeatable(node: Any) -> bool:
+def is_repeatable(node: Any) -> bool:
     """Whether it makes no difference how often, and for which rows, the expressions of a step are computed."""
 
     def is_strange(part: Any) -> bool:
@@ -64,10 +65,10 @@ def _repeatable(node: Any) -> bool:
     )
 
 
-def _stacked(rows: DataFrame, below: Any, chain: list[Any]) -> tuple[Any, Any]:
-    """The steps of one part on top of a plan, beside all columns that it has; and whether a row is in the part."""
+def stacked(rows: DataFrame, below: Any, chain: list[Any], condition: Any = None) -> tuple[Any, Any]:
+    """The steps of one part on top of a plan, beside all columns that it has; and whether a row is in the part, for which a condition may be given."""
     expressions = catalyst.of(rows.sparkSession, EXPRESSIONS)
-    made, alias = _flagged(rows, below, None)
+    made, alias = _flagged(rows, below, condition)
     for node in reversed(chain):
         if node.nodeName() == "Filter":
             fits = expressions.And(

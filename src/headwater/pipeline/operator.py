@@ -26,7 +26,7 @@ from pyspark.sql.types import StringType, StructType
 
 from headwater.errors import MachineError, UsageError
 from headwater.late import duration_us
-from headwater.pipeline import weights, wire
+from headwater.pipeline import blocks, weights, wire
 from headwater.pipeline.delta import alone
 from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.plan import observations
@@ -50,13 +50,17 @@ __all__ = [
     "State",
     "Staying",
     "Stretch",
+    "Table",
     "Written",
     "answers",
+    "arrow",
     "building",
     "horizon_us",
     "run",
+    "run_both",
     "sharded",
     "shell",
+    "tables",
     "written",
 ]
 
@@ -65,6 +69,8 @@ OBSERVED = "state"
 FILE = "_file"
 """The hidden column: in a row of a task's own, what it has written."""
 FOREVER = 1 << 62
+Enter = Callable[[pa.RecordBatch], pa.RecordBatch]
+Leave = Callable[[pa.Table], pa.Table]
 
 
 class Moment(NamedTuple):
@@ -210,6 +216,15 @@ class Plan(msgspec.Struct, frozen=True):
         return Moment(watermark, self.now_us, watermark - self.horizon_us)
 
 
+class Table(NamedTuple):
+    """The rows of a table as a view gets them, which come in and go out, and the changes that they are made of (``current.py``)."""
+
+    rows: DataFrame
+    changes: DataFrame
+    key: tuple[str, ...]
+    """The columns whose text is the id of a change; none when it is something else."""
+
+
 class Written(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a task has written: the chain of its shard after the batch, and its earliest time-out."""
 
@@ -237,6 +252,9 @@ class Site:
 
     behind: dict[str, int] = field(default_factory=dict)
     """Those that hold rows back, and how far behind the watermark these may then be, in microseconds."""
+
+    tables: list[Table] = field(default_factory=list)
+    """The tables that it reads."""
 
     holds: dict[str, dict[str, int]] = field(default_factory=dict)
     """For each operator behind such ones, which they are."""
@@ -276,6 +294,12 @@ def building(site: Site) -> Iterator[Site]:
         _site.reset(token)
 
 
+def tables() -> list[Table]:
+    """The tables of the view that is being built, to add to and to look up; in batch nobody asks for them."""
+    site = _site.get()
+    return site.tables if site is not None else []
+
+
 def horizon_us() -> int:
     """How long the view that is being built waits for stragglers; in batch there are none."""
     site = _site.get()
@@ -295,16 +319,46 @@ def run(logic: Logic, frame: DataFrame) -> DataFrame:
         got = ", ".join(logic.key) or "no key"
         raise UsageError(f"{logic.kind}: a key is one or more columns of its input", got=got)
     kind = logic.schema(frame.schema)
-    key = wire.key_expression(frame.schema, logic.key)
-    columns, together = spread(frame.schema, without=logic.spares)
-    keyed = frame.selectExpr(*columns, f"{key} AS _key")
+    keyed, together = _keyed(logic, frame)
     if not frame.isStreaming:
-        return keyed.repartition("_key").mapInArrow(_batch_shell(logic, together, _arrow(kind)), kind)
+        return keyed.repartition("_key").mapInArrow(_batch_shell(logic, together, arrow(kind)), kind)
     site = _site.get()
     if site is None:
         raise UsageError(f"{logic.kind} on a stream belongs into a view")
     name = site.name(logic, frame)
-    out = shell(name, logic, sharded(keyed, site, logic.timed), kind, together)
+    return _observed(name, shell(name, logic, sharded(keyed, site, logic.timed), kind, together.gathered))
+
+
+def run_both(first: Logic, second: Logic, frame: DataFrame) -> DataFrame:
+    """Applies two operators without time-outs to a stream, of which the second takes what the first makes: in blocks (``blocks.py``).
+
+    Rows of the first have a binary ``_key``, whose shard they go to.
+    """
+    site = _site.get()
+    if site is None:
+        raise UsageError(f"{second.kind} on a stream belongs into a view")
+    keyed, together = _keyed(first, frame)
+    name = site.name(first, frame)
+    cut = blocks.Cut(site.shards)
+    made = _observed(
+        name, shell(name, first, sharded(keyed, site, ""), blocks.KIND, together.gathered, leave=cut)
+    )
+    name = site.name(second, made)
+    kind = second.schema(first.schema(frame.schema))
+    return _observed(
+        name, shell(name, second, made.repartitionById(site.shards, "_shard"), kind, blocks.opened)
+    )
+
+
+def _keyed(logic: Logic, frame: DataFrame) -> tuple[DataFrame, Spread]:
+    """The columns as they go into Python, with the text of the key; and how they come together again."""
+    key = wire.key_expression(frame.schema, logic.key)
+    columns, together = spread(frame.schema, without=logic.spares)
+    return frame.selectExpr(*columns, f"{key} AS _key"), together
+
+
+def _observed(name: str, out: DataFrame) -> DataFrame:
+    """What a shell puts out, without the rows that say what was written, which an observation collects."""
     files = F.collect_set(FILE).alias("files")
     return out.observe(f"{OBSERVED} {name}", files).where(f"{FILE} IS NULL").drop(FILE)
 
@@ -319,11 +373,17 @@ def sharded(keyed: DataFrame, site: Site, timed: str) -> DataFrame:
 
 
 def shell(
-    name: str, logic: Logic, rows: DataFrame, kind: StructType, together: Spread = NOTHING
+    name: str,
+    logic: Logic,
+    rows: DataFrame,
+    kind: StructType,
+    enter: Enter = NOTHING.gathered,
+    *,
+    leave: Leave | None = None,
 ) -> DataFrame:
-    """The logic over sharded rows of a stream: its rows, and the hidden ones with what was written."""
+    """The logic over sharded rows of a stream: its rows, and the hidden ones with what was written. ``enter`` and ``leave``: how rows come in, and go out."""
     out = StructType([*kind.fields]).add(FILE, StringType())
-    return rows.mapInArrow(_stream_shell(name, logic, together, _arrow(kind)), out)
+    return rows.mapInArrow(_stream_shell(name, logic, arrow(kind), enter, leave), out)
 
 
 def _batch_shell(
@@ -339,20 +399,26 @@ def _batch_shell(
 
 
 def _stream_shell(
-    name: str, logic: Logic, together: Spread, kind: pa.Schema
+    name: str, logic: Logic, kind: pa.Schema, enter: Enter, leave: Leave | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def in_stream(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _settled()
-        found = [together.gathered(each) for each in batches]
+        found = [enter(each) for each in batches]
         if found:
             plan = msgspec.json.decode(TaskContext.get().getLocalProperty(PLAN) or "{}", type=Plan)
-            yield from answers(name, logic, found, plan, kind)
+            yield from answers(name, logic, found, plan, kind, leave=leave)
 
     return in_stream
 
 
 def answers(
-    name: str, logic: Logic, batches: Sequence[pa.RecordBatch], plan: Plan, kind: pa.Schema
+    name: str,
+    logic: Logic,
+    batches: Sequence[pa.RecordBatch],
+    plan: Plan,
+    kind: pa.Schema,
+    *,
+    leave: Leave | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """What a task makes of its rows, shard by shard: theirs, and behind those of each shard a row with what was written."""
     out = kind.append(pa.field(FILE, pa.string()))
@@ -371,8 +437,8 @@ def answers(
                 chain = shard.extended(plan.batch, attempt, applied.changes)
             else:
                 chain = alone(place, number, plan.batch, attempt, applied.changes)
-        nulls = pa.nulls(applied.rows.num_rows, pa.string())
-        yield from _cast(applied.rows.append_column(FILE, nulls), out)
+        made = leave(applied.rows) if leave is not None else applied.rows
+        yield from _cast(made.append_column(FILE, pa.nulls(made.num_rows, pa.string())), out)
         note = msgspec.json.encode(Written(number, chain, applied.open)).decode()
         yield pa.record_batch([*[pa.nulls(1, each.type) for each in kind], pa.array([note])], schema=out)
         passes("shard has answered")
@@ -409,6 +475,7 @@ def _cast(rows: pa.Table, kind: pa.Schema) -> Iterator[pa.RecordBatch]:
     yield from rows.select(kind.names).cast(kind).to_batches()
 
 
-def _arrow(kind: StructType) -> pa.Schema:
+def arrow(kind: StructType) -> pa.Schema:
+    """Columns as they are in Python."""
     schema: pa.Schema = to_arrow_schema(kind, timezone="UTC")
     return pa.schema([each.with_nullable(True) for each in schema])

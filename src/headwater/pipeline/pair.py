@@ -6,7 +6,7 @@ on, and ``_weight`` is 1 for a row that comes in and -1 for one that is taken ou
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
@@ -15,7 +15,7 @@ from headwater.pipeline import once, weights
 from headwater.pipeline.spread import LEFT, RIGHT
 from headwater.pipeline.wire import WEIGHT, quoted
 
-__all__ = ["LEFT", "RIGHT", "On", "columns_on", "paired"]
+__all__ = ["LEFT", "RIGHT", "On", "columns_on", "paired", "sides"]
 
 On = str | Sequence[str] | Mapping[str, str]
 """Columns that both inputs have, or {column of the left: column of the right}."""
@@ -32,20 +32,25 @@ def paired(what: str, left: DataFrame, right: DataFrame, on: On) -> tuple[DataFr
 
     def side(frame: DataFrame, name: str, names: Sequence[str]) -> DataFrame:
         weight = F.col(WEIGHT) if WEIGHT in frame.columns else F.lit(1)
-        rows = {
-            each: F.struct(*(F.col(quoted(column)) for column in kinds[each].names))
-            if each == name
-            else F.lit(None).cast(kinds[each])
-            for each in (LEFT, RIGHT)
-        }
         return frame.select(
             *(F.col(quoted(column)).alias(to) for column, to in zip(names, key, strict=True)),
-            *(value.alias(each) for each, value in rows.items()),
+            *sides(kinds, name),
             weight.cast("int").alias(WEIGHT),
         )
 
     both = once.union(side(left, LEFT, list(pairs)), side(right, RIGHT, list(pairs.values())))
     return both, key
+
+
+def sides(kinds: Mapping[str, StructType], name: str) -> list[Column]:
+    """``_left`` and ``_right`` of rows that are one of them."""
+    structs = {
+        each: F.struct(*(F.col(quoted(column)) for column in kind.names))
+        if each == name
+        else F.lit(None).cast(kind)
+        for each, kind in kinds.items()
+    }
+    return [value.alias(each) for each, value in structs.items()]
 
 
 def columns_on(what: str, left: StructType, right: StructType, on: On) -> dict[str, str]:

@@ -16,8 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from headwater.access import Log, access
 from headwater.graph import Graph, Stream
 from headwater.late import ARRIVAL
-from headwater.pipeline import enveloped, history, reading, time, wire
+from headwater.pipeline import enveloped, history, operator, reading, time, wire
 from headwater.pipeline.current import DELETED, ID, current
+from headwater.pipeline.operator import Table
 from headwater.pipeline.split import Judge, listened, split_by_spark, split_in_python
 from headwater.pipeline.topics import Positions, pattern
 from headwater.pipeline.wire import literal
@@ -231,7 +232,10 @@ def _table(valid: DataFrame, spec: Stream) -> DataFrame:
         names = [_quoted(column.name) for column in spec.columns]
         return _timed(valid.select(*names, F.col(DELETED).alias(wire.GONE), OFFSET, ARRIVAL), spec)
 
-    return history.offer(_timed(current(_changes(valid, spec)), spec), spec.key, every)
+    changes = _changes(valid, spec)
+    rows = _timed(current(changes), spec)
+    operator.tables().append(Table(rows, _timed(changes, spec), () if spec.view else spec.key))
+    return history.offer(rows, spec.key, every)
 
 
 def _timed(rows: DataFrame, spec: Stream) -> DataFrame:

@@ -18,7 +18,7 @@ __all__ = ["steps"]
 
 KEEPING = definition.KEEPING - {"MapInArrow"} | {"CollectMetrics"}
 """Nodes that keep something: Spark's, and those that observe what an operator of ours writes."""
-OURS = {"clocks": "hw.corrected_time", "current": "rows", "enrich_now": "hw.enrich"}
+OURS = {"clocks": "hw.corrected_time", "current": "rows", "enrich_now": "hw.enrich", "route": "changes"}
 """What an operator is called where it is not hw. and its kind."""
 SPARKS = {
     "Aggregate": "groupBy",

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import UsageError
 from headwater.pipeline import catalyst
+from headwater.pipeline.blocks import BLOCK
 from headwater.pipeline.wire import GONE, WEIGHT
 
 __all__ = ["carried", "check_settled", "is_ours", "weighted"]
@@ -27,6 +28,8 @@ THROUGH = {
 }
 """Nodes that hand on every column of their one child, row by row."""
 OPERATOR = "MapInArrow"
+INTO = {"_key", BLOCK}
+"""What goes into an operator of ours has one of these."""
 INSTEAD = {
     "Aggregate": "hw.group",
     "Deduplicate": "hw.group",
@@ -118,7 +121,7 @@ def _union(what: str, rows: DataFrame, node: Any, walked: list[tuple[Any, Any]])
 def is_ours(node: Any) -> bool:
     """Whether a node is an operator of ours: what comes into it was looked at when it was applied."""
     return node.nodeName() == OPERATOR and any(
-        each.name() == "_key"
+        each.name() in INTO
         for child in catalyst.items(node.children())
         for each in catalyst.items(child.output())
     )

@@ -1,0 +1,60 @@
+"""Blocks: rows on their way from one operator to the next as pieces of Arrow that Spark moves to their shards without looking into them.
+
+A row that goes from Python into the JVM, through a shuffle and back costs more there than most operators take for it. Where nothing stands between
+two operators, the first finds the shard of each row itself and puts out a few blocks for each.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+__all__ = ["BLOCK", "KIND", "Cut", "opened"]
+
+SHARD, BLOCK = "_shard", "_block"
+KIND = StructType([StructField(SHARD, IntegerType()), StructField(BLOCK, BinaryType())])
+BLOCK_BYTES = 4 << 20
+"""About so much is in a block, unless one row has more."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rows with a binary ``_key`` as blocks for so many shards, as ``operator.sharded`` finds them."""
+
+    shards: int
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        keys = rows.column("_key").to_pylist()
+        shard = np.fromiter(map(crc32, keys), np.uint32, len(keys)) % self.shards
+        found: list[tuple[int, bytes]] = []
+        for number in range(self.shards):
+            mine = rows.filter(pa.array(shard == number)) if self.shards > 1 else rows
+            found += [(number, block) for block in _blocks(mine.combine_chunks())]
+        numbers = pa.array([number for number, _ in found], pa.int32())
+        data = pa.chunked_array(
+            [pa.array([block], pa.binary()) for _, block in found], pa.binary()
+        )  # one by one: together they may be more than an array of them takes
+        return pa.table([numbers, data], names=[SHARD, BLOCK])
+
+
+def opened(blocks: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows in some blocks, with their ``_shard``."""
+    found = []
+    for number, block in zip(*(blocks.column(name) for name in (SHARD, BLOCK)), strict=True):
+        rows = pa.ipc.open_stream(block.as_buffer()).read_all()
+        shard = pa.array(np.full(rows.num_rows, number.as_py(), np.int32))
+        found.append(rows.append_column(SHARD, shard))
+    (batch,) = pa.concat_tables(found).combine_chunks().to_batches()
+    return batch
+
+
+def _blocks(rows: pa.Table) -> Iterator[bytes]:
+    size = max(1, rows.num_rows * BLOCK_BYTES // max(rows.nbytes, 1))
+    for start in range(0, rows.num_rows, size):
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, rows.schema) as stream:
+            stream.write_table(rows.slice(start, size))
+        yield out.getvalue().to_pybytes()
