@@ -249,7 +249,7 @@ def _entry_count(state: dict[bytes, bytes]) -> Row:
     return {"entries": len(state)}
 
 
-LOOKS = {"by_region": dict.fromkeys(("current1", "current2", "join3"), _entry_count)}
+LOOKS = {"by_region": dict.fromkeys(("route3", "join4"), _entry_count)}
 
 
 def _last(rows: list[Order]) -> list[Row]:
