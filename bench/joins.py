@@ -331,7 +331,14 @@ def figures(what: str, alone: float, runs: dict[str, Any], slow: float) -> list[
     about = f"{what}, {EVENTS / 1e6:g} million records"
     flink = f"Flink SQL 2.3.0, {FLINKS[what]}"
     found = [
-        Figure(f"{about}, the operators alone", alone, GOAL_ROWS, "the goal", "rows/s", 1.0),
+        Figure(
+            f"{about}, the operators alone, in batches of a million",
+            alone,
+            GOAL_ROWS,
+            "the goal",
+            "rows/s",
+            1.0,
+        ),
         Figure(
             f"{about}, from topics into a topic",
             rows,
