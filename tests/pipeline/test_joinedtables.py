@@ -232,12 +232,34 @@ def test_both_operators_tell_whose_an_entry_is_so_that_shards_can_be_divided():
     assert any(entry[:1] == entries.CUT for entry in stage.state)
 
 
+def test_a_struct_whose_fields_are_always_there_is_null_where_nobody_is_met():
+    info = StructType().add("kind", StringType(), nullable=False)
+    right = StructType().add("k", StringType()).add("info", info)
+    join = JoinedTables(key=("_on",), how="left", shared=("k",), left=LEFT, right=right)
+    struct = pa.struct(list(arrow(right)))
+    schema = CHANGES.set(1, pa.field("_right", struct))
+    one = {"id": "1", "k": "a", "text": "x"}
+    two = {"k": "b", "info": None}
+    rows = [
+        (one, None, b"a", 0, 0, "1"),
+        (None, two, b"b", 0, 1, "2"),
+        ({**one, "k": "b"}, None, b"b", 0, 2, "3"),
+    ]
+    columns = [
+        pa.array(each, field.type) for each, field in zip(zip(*rows, strict=True), schema, strict=True)
+    ]
+    sent = Routed().apply(pa.table(columns, schema=schema), Memory(), MOMENT).rows
+    out = join.apply(sent, Memory(), MOMENT).rows
+    shown = arrow(join.schema(StructType()))
+    assert [row["info"] for row in out.select(shown.names).cast(shown).to_pylist()] == [None, None]
+
+
 # ---- blocks --------------------------------------------------------------------------------------------
 
 
 @hundred
 @given(
-    keys=st.lists(st.binary(max_size=9), max_size=50),
+    keys=st.lists(st.binary(max_size=9) | st.just(b"long" * 300), max_size=50),
     shards=st.integers(1, 5),
     size=st.sampled_from([1, 100, 1 << 20]),
 )
@@ -251,6 +273,7 @@ def test_rows_come_out_of_blocks_at_the_shard_of_their_key(keys, shards, size):
     if not keys:
         assert cut.num_rows == 0
         return
+    assert max(len(each.as_py()) for each in cut.column("_block")) < size + 4_000
     found = [row for part in cut.to_batches() for row in blocks.opened(part).to_pylist()]
     for row in found:
         assert row["_shard"] == shard_of(row["_key"], shards)

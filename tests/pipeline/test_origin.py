@@ -80,6 +80,32 @@ def test_a_filter_and_a_select_before_a_join_are_applied_to_the_changes(spark):
         assert {row["order_id"]: row["region"] for row in t.rows("parts")} == {"3": "us"}
 
 
+def test_what_a_filter_keeps_away_from_another_is_never_computed(spark):
+    app = shop()
+
+    @app.view(key="order_id")
+    def small(orders, customers):
+        some = orders.where("cents != 0").where("100 div cents > 1 AND 100 div cents < 50")
+        return hw.join(some, customers, on="customer_id")
+
+    assert operators(spark, app, "small") == ["route3", "join4"]
+    with testing.views(app) as t:
+        t.send("customers", Customer("a", "de"))
+        t.send("orders", Order("1", "a", 0), Order("2", "a", 20), Order("3", "a", 1))
+        t.delete("orders", "4")
+        assert {row["order_id"] for row in t.rows("small")} == {"2"}
+
+
+def test_columns_with_names_of_ours_are_joined_as_rows(spark):
+    app = shop()
+
+    @app.view(key="order_id")
+    def named(orders, customers):
+        return hw.join(orders.withColumn("_offset", F.lit(1)), customers, on="customer_id").drop("_offset")
+
+    assert "join3" in operators(spark, app, "named")
+
+
 def test_a_table_is_joined_with_itself_and_read_once(spark):
     app = shop()
 

@@ -6,10 +6,13 @@ two operators, the first finds the shard of each row itself and puts out a few b
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 __all__ = ["BLOCK", "KIND", "Cut", "opened"]
@@ -52,9 +55,17 @@ def opened(blocks: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _blocks(rows: pa.Table) -> Iterator[bytes]:
-    size = max(1, rows.num_rows * BLOCK_BYTES // max(rows.nbytes, 1))
-    for start in range(0, rows.num_rows, size):
+    number = np.cumsum(_sizes(rows)) // BLOCK_BYTES
+    bounds = np.flatnonzero(np.diff(number, prepend=-1, append=-1))
+    for start, end in pairwise(bounds.tolist()):
         out = pa.BufferOutputStream()
         with pa.ipc.new_stream(out, rows.schema) as stream:
-            stream.write_table(rows.slice(start, size))
+            stream.write_table(rows.slice(start, end - start))
         yield out.getvalue().to_pybytes()
+
+
+def _sizes(rows: pa.Table) -> Any:
+    """The bytes of each row, about: those that vary in length, and a few for the others."""
+    vary = [each for each in rows.columns if pa.types.is_large_binary(each.type)]
+    lengths = [pc.fill_null(pc.binary_length(each), 0).to_numpy() for each in vary]
+    return np.sum([np.full(rows.num_rows, 8 * rows.num_columns), *lengths], axis=0)

@@ -20,7 +20,8 @@ KEPT = "_kept"
 STEPS = {"Project", "Filter", "SubqueryAlias", "View"}
 LEAVES = {"AttributeReference", "Literal", "NamedLambdaVariable"}
 """What an expression may be made of: no subqueries, no clocks."""
-PYTHON = {"PythonUDF", "PythonUDAF"}
+ELSEWHERE = {"PythonUDF", "PythonUDAF", "ScalarSubquery", "Exists", "ListQuery", "InSubquery"}
+"""What is not computed from its row alone, or not by the JVM."""
 
 
 def union(left: DataFrame, right: DataFrame) -> DataFrame:
@@ -57,7 +58,7 @@ def is_repeatable(node: Any) -> bool:
 
     def is_strange(part: Any) -> bool:
         leaf = part.children().isEmpty() and part.nodeName() not in LEAVES
-        return leaf or part.nodeName() in PYTHON
+        return leaf or part.nodeName() in ELSEWHERE
 
     return all(
         each.deterministic() and not catalyst.within(each, is_strange)
@@ -71,8 +72,11 @@ def stacked(rows: DataFrame, below: Any, chain: list[Any], condition: Any = None
     made, alias = _flagged(rows, below, condition)
     for node in reversed(chain):
         if node.nodeName() == "Filter":
-            fits = expressions.And(
-                alias.toAttribute(), expressions.EqualNullSafe(node.condition(), _true(rows))
+            # no And: what its right side has twice may be computed before the left is looked at
+            fits = expressions.If(
+                alias.toAttribute(),
+                expressions.EqualNullSafe(node.condition(), _true(rows)),
+                expressions.Literal.FalseLiteral(),
             )
             made, alias = _flagged(rows, made, fits)
         elif node.nodeName() == "Project":

@@ -476,6 +476,11 @@ def _cast(rows: pa.Table, kind: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def arrow(kind: StructType) -> pa.Schema:
-    """Columns as they are in Python."""
-    schema: pa.Schema = to_arrow_schema(kind, timezone="UTC")
-    return pa.schema([each.with_nullable(True) for each in schema])
+    """Columns as they are in Python: any may be null, and what is in a struct is where the struct is."""
+    return pa.schema([_nullable(each) for each in to_arrow_schema(kind, timezone="UTC")])
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    if pa.types.is_struct(field.type):
+        field = field.with_type(pa.struct([_nullable(each) for each in field.type]))
+    return field.with_nullable(True)

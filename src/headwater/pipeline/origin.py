@@ -37,7 +37,8 @@ def origin(rows: DataFrame) -> Origin | None:
     steps = once.steps(plan)
     for table in operator.tables():
         at = _place(steps, table)
-        if at is not None and all(map(once.is_repeatable, steps[:at])):
+        taken = {*PLACE, KEPT} & set(rows.columns)
+        if at is not None and not taken and all(map(once.is_repeatable, steps[:at])):
             return _origin(rows, table, steps[:at], plan)
     return None
 

@@ -81,7 +81,8 @@ class Pairs(Spec, frozen=True, kw_only=True):
     def shown(self, left: StructType, right: StructType) -> StructType:
         """The rows that come out of it."""
         others = [each for each in right.fields if each.name not in self.shared]
-        return StructType([*left.fields, *others, StructField(WEIGHT, IntegerType())])
+        columns = [StructField(each.name, each.dataType) for each in (*left.fields, *others)]
+        return StructType([*columns, StructField(WEIGHT, IntegerType())])
 
     @property
     def outer(self) -> tuple[bool, bool]:
