@@ -64,7 +64,7 @@ def answer(client: socket.socket) -> tuple[int, int]:
 def test_a_client_that_never_reads_is_paused_and_gets_everything_when_it_reads(own_broker):
     producer = Producer({"bootstrap.servers": own_broker.bootstrap})
     for _ in range(40):
-        producer.produce("slow", b"x" * 500_000)
+        producer.produce("slow", b"x" * 500_000, partition=0)  # by itself it would choose one of several
         producer.flush(60)
     before = resident_mb(own_broker.pid)
     with socket.create_connection(("127.0.0.1", own_broker.port), timeout=20) as slow:
