@@ -1,4 +1,4 @@
-"""A shard's state as a dict, for logics without a stage around them."""
+"""A shard's state as a dict, for logics without a stage around them; and two inputs laid against each other."""
 
 from headwater.pipeline.delta import Delta
 from headwater.pipeline.statefile import Size
@@ -29,3 +29,15 @@ class Memory(dict):
                 self[key] = value
         if isinstance(changes, Delta):
             assert changes.grown(before) == self.size(), "a delta says what stood there before"
+
+
+def interleaved(inputs, choose):
+    """Batches of some inputs, each in its order: how far one is when another comes is chosen."""
+    left = [list(each) for each in inputs]
+    while any(left):
+        part = []
+        for queue in left:
+            count = choose.randint(0, min(4, len(queue)))
+            part += queue[:count]
+            del queue[:count]
+        yield part

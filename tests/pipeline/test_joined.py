@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headwater.pipeline.joined import KINDS, Joined
 from headwater.pipeline.operator import FOREVER, Moment, Nothing
 from headwater.pipeline.time import NEVER
-from memorystate import Memory
+from memorystate import Memory, interleaved
 
 MOMENT = Moment(FOREVER, NEVER, FOREVER)
 LEFT = pa.struct([("id", pa.int64()), ("k", pa.string()), ("text", pa.string())])
@@ -135,12 +135,7 @@ def test_the_order_of_one_side_against_the_other_does_not_matter(how, steps, see
     steps, choose = list(weighted(steps)), random.Random(seed)
     queues = [[each for each in steps if each[0][0] == side] for side in (0, 1)]
     stage = Stage(logic(how), seed)
-    while any(queues):
-        part = []
-        for queue in queues:
-            count = choose.randint(0, min(4, len(queue)))
-            part += queue[:count]
-            del queue[:count]
+    for part in interleaved(queues, choose):
         stage.take(part)
     assert stage.rows == naive(how, *tables(steps))
     whole = logic(how).apply(table(steps), Nothing(), MOMENT)

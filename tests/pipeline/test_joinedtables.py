@@ -17,7 +17,7 @@ from headwater.pipeline.layout import shard_of
 from headwater.pipeline.operator import FOREVER, Moment, arrow
 from headwater.pipeline.routed import ROUTED, Routed
 from headwater.pipeline.time import NEVER
-from memorystate import Memory
+from memorystate import Memory, interleaved
 
 MOMENT = Moment(FOREVER, NEVER, FOREVER)
 LEFT = StructType().add("id", StringType()).add("k", StringType()).add("text", StringType())
@@ -173,12 +173,7 @@ def test_the_order_of_one_side_against_the_other_does_not_matter(how, steps, see
     choose = random.Random(seed)
     queues = [[each for each in steps if each[0] == side] for side in (0, 1)]
     stage = Stage(how, seed)
-    while any(queues):
-        part = []
-        for queue in queues:
-            count = choose.randint(0, min(4, len(queue)))
-            part += queue[:count]
-            del queue[:count]
+    for part in interleaved(queues, choose):
         stage.take(part)
     assert stage.rows == naive(how, *tables(steps))
 
