@@ -3,13 +3,23 @@
 import asyncio
 import itertools
 
+from headwater.errors import ErrorCode, Refused
 from headwater.kafka.api import HANDLERS, Later, Request
 from headwater.kafka.codec import Message, layout
 from headwater.kafka.sasl import Authentication
 from headwater.kafka.server import FAMILIES
 from headwater.kafka.session import Sessions
 from headwater.log.broker import Broker
-from headwater.record import BatchHeader, Record, encode_batch, open_batch, reencode_batch
+from headwater.record import (
+    CONTROL,
+    TRANSACTIONAL,
+    BatchHeader,
+    Record,
+    encode_batch,
+    open_batch,
+    reencode_batch,
+    whole_batches,
+)
 
 assert FAMILIES
 
@@ -50,6 +60,55 @@ class Client:
         topics = [{"name": topic, "partition_data": [{"index": partition, "records": data}]}]
         answer = await self.call("Produce", 9, acks=-1, timeout_ms=1000, topic_data=topics)
         return answer.responses[0].partition_responses[0]
+
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        committed: bool = True,
+        max_bytes: int = 1 << 21,
+        **more: int,
+    ) -> Message:
+        """One fetch outside of a session; the answer of its partition."""
+        part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}
+        fields = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": max_bytes, "session_epoch": -1, **more}
+        answer = await self.call(
+            "Fetch",
+            11,
+            isolation_level=int(committed),
+            topics=[{"topic": topic, "partitions": [part]}],
+            **fields,
+        )
+        return answer.responses[0].partitions[0]
+
+    async def read(
+        self, topic: str, partition: int, offset: int = 0, *, committed: bool = True, max_bytes: int = 1 << 21
+    ) -> tuple[list[Record], int]:
+        """The records from an offset to the end as a consumer gets them, and where it is then.
+
+        Like every client it skips the batches of a producer from where the broker says that a transaction of it was aborted, until it
+        meets the marker.
+        """
+        found: list[Record] = []
+        while True:
+            part = await self.fetch(topic, partition, offset, committed=committed, max_bytes=max_bytes)
+            if part.error_code:
+                raise Refused(ErrorCode(part.error_code), f"{topic}-{partition} at {offset}")
+            before, skipped = offset, set()
+            waiting = sorted((a.first_offset, a.producer_id) for a in part.aborted_transactions or ())
+            for batch in whole_batches(part.records):
+                header = BatchHeader.read(batch)
+                while waiting and waiting[0][0] <= header.last_offset:
+                    skipped.add(waiting.pop(0)[1])
+                if header.attributes & CONTROL:
+                    skipped.discard(header.producer_id)
+                elif not (committed and header.attributes & TRANSACTIONAL and header.producer_id in skipped):
+                    found += [r for r in open_batch(batch) if r.offset >= before]
+                offset = header.last_offset + 1
+            if offset == before:
+                return found, offset
 
 
 def _build(lay, path: str, fields: dict) -> Message:

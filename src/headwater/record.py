@@ -19,7 +19,9 @@ __all__ = [
     "BatchHeader",
     "Record",
     "batches",
+    "decompress",
     "encode_batch",
+    "encode_end",
     "encode_marker",
     "frame",
     "is_commit",
@@ -146,7 +148,7 @@ def whole_batches(buffer: Buffer) -> Iterator[memoryview]:
 def open_batch(buffer: Buffer, position: int = 0) -> list[Record]:
     """The records of the batch at a position, decompressed."""
     header = BatchHeader.read(buffer, position)
-    body = _decompress(header.compression, buffer[position + HEADER_BYTES : position + header.size_bytes])
+    body = decompress(header.compression, buffer[position + HEADER_BYTES : position + header.size_bytes])
     at, records = 0, []
     for _ in range(header.record_count):
         record, at = _read_record(body, at, header)
@@ -220,12 +222,18 @@ def encode_marker(producer_id: int, producer_epoch: int, timestamp: int, *, comm
     )
 
 
+def encode_end(last_offset: int) -> bytes:
+    """A batch without records at an offset: it tells how far a compacted segment reaches, whatever was removed from its end."""
+    return frame(last_offset, (0, 0, NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER, -1, -1, 0), b"")
+
+
 def is_commit(records: Sequence[Record]) -> bool:
     """Whether the record of a control batch commits its transaction."""
     return bool(struct.unpack(">hh", records[0].key or b"")[1])
 
 
-def _decompress(codec: int, data: Buffer) -> bytes:
+def decompress(codec: int, data: Buffer) -> bytes:
+    """What a codec of Kafka's has packed."""
     if codec == 0:
         return bytes(data)
     if codec == 1:
@@ -282,7 +290,7 @@ def _encode_record(delta: int, record: Record, timestamp_delta: int) -> bytes:
     parts = [b"\x00", _zigzag(timestamp_delta), _zigzag(delta), _sized(record.key), _sized(record.value)]
     parts.append(_zigzag(len(record.headers)))
     for name, value in record.headers:
-        parts += [_sized(name.encode()), _sized(value)]
+        parts += [_sized(name.encode(errors="surrogateescape")), _sized(value)]
     body = b"".join(parts)
     return _zigzag(len(body)) + body
 
@@ -332,7 +340,7 @@ def _read_record(data: bytes, at: int, header: BatchHeader) -> tuple[Record, int
     for _ in range(count):
         name, at = _read_sized(data, at)
         content, at = _read_sized(data, at)
-        headers.append(((name or b"").decode(), content))
+        headers.append(((name or b"").decode(errors="surrogateescape"), content))
     timestamp = (
         header.max_timestamp
         if header.attributes & LOG_APPEND_TIME

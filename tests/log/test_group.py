@@ -263,7 +263,7 @@ def test_a_stored_group_comes_back_as_it_was():
     group, ids = stable_pair()
     value = group_value(group.snapshot(), now_ms=1)
     again = new_group()
-    again.restore(read_group_value("g", value), now=100)
+    again.restore(read_group_value("g", value)[0], now=100)
 
     assert group_value(again.snapshot(), now_ms=1) == value
     again.heartbeat(ids[1], None, 2, now=105)

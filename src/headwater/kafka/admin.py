@@ -17,7 +17,7 @@ from headwater.kafka.codec import Message, layout
 from headwater.log.broker import NODE_ID, Broker
 from headwater.log.config import LISTS, TopicConfig, parse_config
 from headwater.log.partition import LEADER_EPOCH
-from headwater.log.topic import Topic
+from headwater.log.topic import INTERNAL, Topic
 
 _configs = layout("DescribeConfigs", "response")
 _altered = layout("AlterConfigs", "response")
@@ -175,6 +175,8 @@ def delete_records(request: Request) -> Answer:
         for part in topic.partitions:
             try:
                 partition = request.broker.catalog.partition(topic.name, part.partition_index)
+                if topic.name in INTERNAL:
+                    raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
                 partition.delete_records(partition.high_watermark if part.offset == -1 else part.offset)
                 parts.append(
                     entry(partition_index=part.partition_index, low_watermark=partition.log_start_offset)

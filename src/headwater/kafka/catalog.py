@@ -7,6 +7,8 @@ DeleteTopics 1-6      by name or id
 FindCoordinator 0-6   this broker is every coordinator
 """
 
+import asyncio
+
 from headwater.errors import ErrorCode, Refused
 from headwater.kafka.api import HANDLERS, Answer, Request, serves
 from headwater.kafka.codec import ZERO_UUID, Message, layout
@@ -131,7 +133,11 @@ def _create(broker: Broker, wanted: Message, *, dry_run: bool) -> Message:
 def delete_topics(request: Request) -> Answer:
     body = request.body
     wanted = body.topics if request.version >= 6 else [_Name(name) for name in body.topic_names]
-    return _deleted.struct()(responses=[_delete(request.broker, each) for each in wanted])
+    return asyncio.ensure_future(_delete_all(request.broker, wanted))
+
+
+async def _delete_all(broker: Broker, wanted: list[Message]) -> Message:
+    return _deleted.struct()(responses=[await _delete(broker, each) for each in wanted])
 
 
 class _Name(Message):
@@ -144,13 +150,11 @@ class _Name(Message):
         self.topic_id = ZERO_UUID
 
 
-def _delete(broker: Broker, wanted: Message) -> Message:
+async def _delete(broker: Broker, wanted: Message) -> Message:
     entry = _deleted.struct("responses")
     try:
         topic = broker.topic(wanted.name, create=False) if wanted.name is not None else _by_id(broker, wanted)
-        if topic.internal:
-            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
-        broker.catalog.delete(topic)
+        await broker.delete_topic(topic)
     except Refused as refused:
         return entry(
             name=wanted.name, topic_id=wanted.topic_id, error_code=refused.code, error_message=str(refused)

@@ -85,7 +85,10 @@ def _is_enough(fetching: _Fetching) -> bool:
         partition, offset = wanted.partition, wanted.part.fetch_offset
         if partition is None or not partition.is_readable(offset):
             return True
-        found += partition.available_bytes(offset, committed=committed)
+        try:
+            found += partition.available_bytes(offset, committed=committed)
+        except Refused:
+            return True
     return found >= min(body.min_bytes, body.max_bytes, fetching.request.answer_bytes_max)  # type: ignore[no-any-return]
 
 
@@ -111,7 +114,7 @@ def _compose(fetching: _Fetching, parts: list[Message]) -> Message:
         if session is not None:
             seen = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
             key = (name, part.partition_index)
-            if not session.is_news(key, seen, filled=bool(part.records)):
+            if not session.is_news(key, seen, filled=bool(part.records), failed=bool(part.error_code)):
                 continue
             if part.records:
                 session.put_last(key)
@@ -216,14 +219,14 @@ def _look_up(partition: Partition, timestamp: int, *, committed: bool) -> tuple[
         return -1, partition.last_stable_offset if committed else partition.high_watermark
     if timestamp == MAX_TIMESTAMP:
         found = (
-            partition.find_time(partition.max_timestamp)
+            partition.find_time(partition.max_timestamp, committed=committed)
             if partition.high_watermark > partition.log_start_offset
             else None
         )
     elif timestamp < 0:
         return -1, -1
     else:
-        found = partition.find_time(timestamp)
+        found = partition.find_time(timestamp, committed=committed)
     return (found.timestamp, found.offset) if found else (-1, -1)
 
 

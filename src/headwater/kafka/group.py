@@ -208,7 +208,7 @@ def note_offset(
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     try:
-        broker.catalog.partition(topic, part.partition_index)
+        broker.may_commit_for(topic, part.partition_index)
     except Refused as refused:
         return refused.code
     metadata = part.committed_metadata or ""

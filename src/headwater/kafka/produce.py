@@ -17,6 +17,7 @@ from headwater.kafka.codec import Message, layout
 from headwater.log.broker import Broker
 from headwater.log.coordinator import Identity
 from headwater.log.partition import Partition
+from headwater.log.topic import INTERNAL
 from headwater.record import HEADER_BYTES, TRANSACTIONAL, BatchHeader
 
 _produced = layout("Produce", "response")
@@ -59,6 +60,8 @@ def _append(broker: Broker, topic: str, part: Message, acks: int, pending: list[
         if acks not in ACKS:
             raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1, 0 or 1, got {acks}")
         partition = broker.catalog.partition(topic, part.index)
+        if topic in INTERNAL:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the broker alone")
         if not part.records:
             raise Refused(ErrorCode.INVALID_RECORD, "a produce request without records")
         _check_transaction(broker, topic, part)

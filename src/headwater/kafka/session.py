@@ -35,8 +35,11 @@ class Session:
     wanted: dict[Key, tuple[Message, Message]] = field(default_factory=dict)
     seen: dict[Key, Seen] = field(default_factory=dict)
 
-    def is_news(self, key: Key, now: Seen, *, filled: bool) -> bool:
-        """Whether a partition has to be in the answer; if so, it counts as told."""
+    def is_news(self, key: Key, now: Seen, *, filled: bool, failed: bool = False) -> bool:
+        """Whether a partition has to be in the answer; if so, it counts as told. An error is told for as long as it lasts."""
+        if failed:
+            self.seen.pop(key, None)
+            return True
         if filled or self.seen.get(key) != now:
             self.seen[key] = now
             return True

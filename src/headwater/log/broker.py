@@ -9,11 +9,11 @@ from typing import Literal
 import msgspec
 
 from headwater.clock import Clock, SteadyClock, SystemClock
-from headwater.errors import ErrorCode, Refused
+from headwater.errors import ErrorCode, Refused, StorageError
 from headwater.log.commit import Committer
 from headwater.log.coordinator import TRANSACTIONS_TOPIC, Transactions
 from headwater.log.disk import Disk, RealDisk
-from headwater.log.group import Group, GroupSnapshot
+from headwater.log.group import Group, GroupSnapshot, State
 from headwater.log.offsets import OFFSETS_TOPIC, Offsets
 from headwater.log.partition import Partition
 from headwater.log.retention import Retention
@@ -25,6 +25,10 @@ __all__ = ["Broker"]
 NODE_ID = 0
 META_FILE = "meta.json"
 PRODUCER_ID_BLOCK = 1000
+
+
+INTERNAL_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(4 << 20), "segment.ms": "3600000"}
+"""Small segments: what the broker reads at a start is what there is to know, however long it has run."""
 
 
 class _Meta(msgspec.Struct):
@@ -52,14 +56,22 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._unlock = self.disk.lock(folder)
+        try:
+            self._open(sync_on_commit=flush == "commit")
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _open(self, *, sync_on_commit: bool) -> None:
         self._committer = Committer()
-        sync_on_commit = flush == "commit"
         self.catalog = Catalog(
-            self.disk, folder, sync_on_commit=sync_on_commit, on_dirty=self._committer.mark
+            self.disk, self.folder, sync_on_commit=sync_on_commit, on_dirty=self._committer.mark
         )
+        self._deleting: set[str] = set()
         self._meta = self._load_meta()
         self._producer_ids_end = self._meta.next_producer_id
-        self.offsets = Offsets(self._internal(OFFSETS_TOPIC), self.clock)
+        self.offsets = Offsets(self._internal(OFFSETS_TOPIC), SteadyClock(self.clock))
+        self.offsets.delete_topics(lambda name: name not in self.catalog.topics)
         self.transactions = Transactions(
             self._internal(TRANSACTIONS_TOPIC),
             self.catalog,
@@ -69,7 +81,7 @@ class Broker:
             new_producer_id=self.new_producer_id,
         )
         self._restore_groups()
-        self.retention = Retention(self.catalog, self.clock)
+        self.retention = Retention(self.catalog, self.clock, expire=self._expire_unused)
 
     @property
     def cluster_id(self) -> str:
@@ -87,6 +99,28 @@ class Broker:
         if not create:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         return self.catalog.create(name, self.partitions)
+
+    def may_commit_for(self, topic: str, partition: int) -> None:
+        """Whether offsets of a partition are kept: raises Refused if there is none, or its topic is being deleted."""
+        if topic in self._deleting:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} is being deleted")
+        self.catalog.partition(topic, partition)
+
+    async def delete_topic(self, topic: Topic) -> None:
+        """Deletes a topic and, before it, what groups have committed of it: a topic of the same name begins without that."""
+        if topic.internal:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
+        self._deleting.add(topic.name)
+        try:
+            if self.offsets.delete_topic(topic.name):
+                await self.committed()
+                if self.offsets.partition.offline:
+                    raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{OFFSETS_TOPIC} is offline")
+            if self.catalog.by_id.get(topic.id) is not topic:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} is deleted already")
+            self.catalog.delete(topic)
+        finally:
+            self._deleting.discard(topic.name)
 
     def group(self, group_id: str) -> Group:
         """The group of that name, empty if nobody asked for it before."""
@@ -137,6 +171,14 @@ class Broker:
         has_room(lambda: self._save_meta(self._meta))  # else the ids that are left of a block are lost
         self._unlock()
 
+    def _expire_unused(self) -> None:
+        """Forgets transactional ids, offsets and groups that were not used for longer than Kafka keeps them."""
+        self.transactions.expire()
+        self.offsets.expire(lambda name: name in self.groups and bool(self.groups[name].members))
+        for name, group in list(self.groups.items()):
+            if group.state is State.EMPTY and not self.offsets.of(name) and name not in self._timers:
+                del self.groups[name]
+
     def _restore_groups(self) -> None:
         for name, snapshot in self.offsets.snapshots.items():
             group = self.group(name)
@@ -145,13 +187,26 @@ class Broker:
 
     def _internal(self, name: str) -> Partition:
         """The one partition of a topic that keeps the broker's own state."""
-        topic = self.catalog.topics.get(name) or self.catalog.create(name, 1, {"cleanup.policy": "compact"})
-        return topic.partitions[0]
+        topic = self.catalog.topics.get(name) or self.catalog.create(name, 1, INTERNAL_CONFIG)
+        if topic.config != INTERNAL_CONFIG | topic.config:
+            self.catalog.configure(topic, INTERNAL_CONFIG | topic.config)
+        partition = topic.partitions[0]
+        if partition.offline:
+            raise StorageError(
+                f"{partition.folder} cannot be read, and without it the broker does not know its groups and transactions",
+                hint="the log has the reason; check the disk, then start again",
+            )
+        return partition
 
     def _load_meta(self) -> _Meta:
         data = self.disk.read(self.folder / META_FILE)
         if data is not None:
             return msgspec.json.decode(data, type=_Meta)
+        if self.catalog.topics:
+            raise StorageError(
+                f"data folder {self.folder} has topics and no {META_FILE}",
+                hint=f"restore {META_FILE} too: it has the ids that producers were given, and none may be given twice",
+            )
         meta = _Meta(str(uuid.uuid4()))
         self._save_meta(meta)
         return meta

@@ -43,27 +43,35 @@ class Committer:
         self._thread.shutdown()
 
     async def _run(self) -> None:
-        while self._dirty:
-            dirty, self._dirty = self._dirty, set()
-            self._current, self._next = self._next, self._loop.create_future()
-            work = [(partition, partition.begin_sync()) for partition in dirty if not partition.offline]
-            outcomes = await self._loop.run_in_executor(self._thread, _sync_all, work)
-            for partition, outcome in outcomes:
-                if isinstance(outcome, OSError):
-                    partition.take_offline(outcome)
-                else:
-                    outcome()
-            self._current.set_result(None)
-        self._round = None
+        try:
+            while self._dirty:
+                dirty, self._dirty = self._dirty, set()
+                self._current, self._next = self._next, self._loop.create_future()
+                try:
+                    await self._sync(dirty)
+                finally:
+                    self._current.set_result(None)
+        finally:
+            self._round = None
+
+    async def _sync(self, dirty: set[Partition]) -> None:
+        """Whatever happens to one partition is its own: the others are synced, and everybody who waits is answered."""
+        work = [(partition, partition.begin_sync()) for partition in dirty if not partition.offline]
+        outcomes = await self._loop.run_in_executor(self._thread, _sync_all, work)
+        for partition, outcome in outcomes:
+            if isinstance(outcome, Exception):
+                partition.take_offline(outcome)
+            else:
+                outcome()
 
 
 def _sync_all(
     work: list[tuple[Partition, Callable[[], Callable[[], None]]]],
-) -> list[tuple[Partition, Callable[[], None] | OSError]]:
-    outcomes: list[tuple[Partition, Callable[[], None] | OSError]] = []
+) -> list[tuple[Partition, Callable[[], None] | Exception]]:
+    outcomes: list[tuple[Partition, Callable[[], None] | Exception]] = []
     for partition, sync in work:
         try:
             outcomes.append((partition, sync()))
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  what the disk has is not known, whatever it was
             outcomes.append((partition, error))
     return outcomes

@@ -5,13 +5,19 @@ compacted before to learn the newest offset of each key (a bounded map), then re
 that a newer one replaces. What stays keeps its offset; a batch that loses nothing is copied unopened.
 
     dropped at once        older records of a key, records of aborted transactions, records without a key
+                           (clients cannot write these; they are from before the topic was compacted)
     dropped after a delay  tombstones, and markers whose transaction has no record left: a reader that began before they were
                            compacted has ``delete.retention.ms`` to see them (the batch carries that moment, KIP-534)
     kept, if need be empty the last batch of every producer that is still known, so that its sequence goes on
+    kept as it is          a batch that cannot be opened: nothing is known of its keys
+    added                  a batch without records at the end of a segment that lost its last ones: the file itself says how far it
+                           reaches, so a scan can tell records that were compacted from records that a crash has cost
 
 There is no event loop in here: ``rewrite`` runs in a thread and only makes new files; ``retention.py`` puts them in place.
 """
 
+import errno
+import logging
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -27,12 +33,15 @@ from headwater.record import (
     DELETE_HORIZON,
     BatchHeader,
     Record,
+    encode_end,
     open_batch,
     reencode_batch,
     whole_batches,
 )
 
 __all__ = ["Plan", "Rewritten", "rewrite"]
+
+logger = logging.getLogger(__name__)
 
 KEYS_MAX = 500_000
 """Keys that one pass remembers; the next pass goes on from where this one was full."""
@@ -60,6 +69,8 @@ class Rewritten(NamedTuple):
     fresh: Segment
     replaced: list[Summary]
     cleaned_to: int
+    dropped_markers: frozenset[int]
+    """Offsets of the abort markers that are not in the new segment any more."""
 
 
 def rewrite(disk: Disk, plan: Plan) -> list[Rewritten]:
@@ -80,7 +91,7 @@ def _newest_offsets(disk: Disk, plan: Plan) -> tuple[dict[bytes, int], int]:
                 header = BatchHeader.read(batch)
                 if header.attributes & CONTROL or _is_aborted(header, plan.aborted):
                     continue
-                for record in open_batch(batch):
+                for record in _opened(batch) or ():
                     if record.key is not None:
                         newest[_hash(record.key)] = record.offset
         cleaned_to = summary.end_offset
@@ -93,15 +104,20 @@ def _rewrite_group(disk: Disk, plan: Plan, cleaning: "_Cleaning", group: list[Su
     first, last = group[0], group[-1]
     fresh = Segment(disk, plan.folder, first.base_offset, suffix=CLEANED)
     fresh.file.truncate(0)
+    dropped: set[int] = set()
     for summary in group:
         for batch in _batches(disk, plan.folder, summary):
             kept = cleaning.keep(batch)
+            header = BatchHeader.read(batch if kept is None else kept)
             if kept is not None:
-                header = BatchHeader.read(kept)
                 fresh.append(kept, header, header.base_offset)
+            elif header.attributes & CONTROL:
+                dropped.add(header.base_offset)
+    if fresh.end_offset < last.end_offset:
+        end = encode_end(last.end_offset - 1)
+        fresh.append(end, BatchHeader.read(end), last.end_offset - 1)
     fresh.file.sync()
-    fresh.restore(fresh.summary._replace(end_offset=last.end_offset))
-    return Rewritten(fresh, group, last.end_offset)
+    return Rewritten(fresh, group, last.end_offset, frozenset(dropped))
 
 
 class _Cleaning:
@@ -119,7 +135,15 @@ class _Cleaning:
         header = BatchHeader.read(batch)
         if header.attributes & CONTROL:
             return self._keep_marker(batch, header)
-        records = open_batch(batch)
+        records = _opened(batch)
+        if records is None:
+            logger.warning(
+                "%s: a batch at offset %d cannot be opened, and is kept as it is",
+                self._plan.folder.name,
+                header.base_offset,
+            )
+            self._with_data.add(header.producer_id)
+            return batch
         expired = header.attributes & DELETE_HORIZON and header.base_timestamp <= self._plan.now_ms
         aborted = _is_aborted(header, self._plan.aborted)
         kept = (
@@ -162,6 +186,14 @@ def _is_aborted(header: BatchHeader, aborted: Iterable[Aborted]) -> bool:
     )
 
 
+def _opened(batch: memoryview) -> list[Record] | None:
+    """The records of a batch; None if its producer has packed it so that nobody can open it: a log takes batches unopened."""
+    try:
+        return open_batch(batch)
+    except Exception:  # noqa: BLE001  whatever a foreign encoder and four decompressors can raise
+        return None
+
+
 def _groups(summaries: list[Summary], segment_bytes: int) -> Iterator[list[Summary]]:
     """Neighbours that fit into one segment together."""
     group: list[Summary] = []
@@ -183,9 +215,15 @@ def _batches(disk: Disk, folder: Path, summary: Summary) -> Iterator[memoryview]
         position, want = 0, READ_BYTES
         while position < summary.size_bytes:
             taken = 0
-            for batch in whole_batches(file.read(min(want, summary.size_bytes - position), position)):
+            asked = min(want, summary.size_bytes - position)
+            found = file.read(asked, position)
+            if len(found) < asked:
+                raise OSError(errno.EIO, f"{summary.base_offset:020}.log: a read at {position} ended early")
+            for batch in whole_batches(found):
                 taken += len(batch)
                 yield batch
+            if not taken and asked == summary.size_bytes - position:
+                raise OSError(errno.EIO, f"{summary.base_offset:020}.log: no batch at {position}")
             position += taken
             want = READ_BYTES if taken else want * 2
     finally:

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 TRANSACTIONS_TOPIC = "__transaction_state"
 TIMEOUT_MS_MAX = 900_000
 MARKER_RETRY_S = 1.0
+EXPIRATION_MS = 604_800_000
+"""A transactional id that is not used for so long is forgotten (Kafka's default)."""
 
 
 class Identity(NamedTuple):
@@ -158,6 +160,15 @@ class Transactions:
                 f"{topic}-{partition} is not part of an open transaction of {transaction.id}",
             )
 
+    def expire(self) -> None:
+        """Forgets the ids that have not been used in EXPIRATION_MS."""
+        now = self._clock.now_ms()
+        for transaction in list(self.by_id.values()):
+            idle = transaction.deadline_ms is None and transaction.state not in PREPARED
+            if idle and now - transaction.updated_ms >= EXPIRATION_MS:
+                self._append(Record(transaction.id.encode(), None, (), now))
+                self._drop(transaction.id)
+
     async def close(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
@@ -248,9 +259,18 @@ class Transactions:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{TRANSACTIONS_TOPIC} is offline")
 
     def _store(self, transaction: Transaction) -> None:
-        record = Record(transaction.id.encode(), msgspec.json.encode(transaction), (), self._clock.now_ms())
-        self._partition.append(memoryview(bytearray(encode_batch([record]))))
+        now = transaction.updated_ms = self._clock.now_ms()
+        self._append(Record(transaction.id.encode(), msgspec.json.encode(transaction), (), now))
         self._keep(transaction)
+
+    def _append(self, record: Record) -> None:
+        now = self._clock.now_ms()
+        self._partition.append(memoryview(bytearray(encode_batch([record]))), now_ms=now)
+
+    def _drop(self, transactional_id: str) -> None:
+        former = self.by_id.pop(transactional_id, None)
+        if former is not None:
+            self._by_producer.pop(former.producer_id, None)
 
     def _keep(self, transaction: Transaction) -> None:
         former = self.by_id.get(transaction.id)
@@ -298,8 +318,7 @@ class Transactions:
     def _load(self) -> None:
         for _, records in read_all(self._partition):
             for record in records:
-                if record.value is not None:
-                    self._keep(msgspec.json.decode(record.value, type=Transaction))
+                self._load_record(record)
         for transaction in self.by_id.values():
             if transaction.state in PREPARED:
                 self._begin(self._carry_out(transaction))
@@ -307,3 +326,17 @@ class Transactions:
                 # One that seems to begin later was begun by a clock that was wrong; it must not stay open until then.
                 transaction.started_ms = min(transaction.started_ms, self._clock.now_ms())
                 self._schedule(transaction)
+
+    def _load_record(self, record: Record) -> None:
+        """Clients cannot write here; what one has written before that was so is passed over."""
+        try:
+            transactional_id = (record.key or b"").decode()
+            found = record.value and msgspec.json.decode(record.value, type=Transaction)
+        except (UnicodeDecodeError, msgspec.DecodeError):
+            logger.warning("%s: the record at offset %d cannot be read", TRANSACTIONS_TOPIC, record.offset)
+            return
+        self._drop(transactional_id)
+        if found:
+            if found.updated_ms < 0:
+                found.updated_ms = record.timestamp
+            self._keep(found)

@@ -58,6 +58,10 @@ class Disk(Protocol):
         """Moves a file over another one, or none; durable with the next ``sync_folder``."""
         ...
 
+    def rename_folder(self, old: Path, new: Path) -> None:
+        """Moves a folder with all that is in it; durable with the next ``sync_folder`` of its parent."""
+        ...
+
     def remove(self, path: Path) -> None: ...
     def remove_folder(self, folder: Path) -> None:
         """Removes a folder with the files in it."""
@@ -146,6 +150,9 @@ class RealDisk:
 
     def rename(self, old: Path, new: Path) -> None:
         old.replace(new)
+
+    def rename_folder(self, old: Path, new: Path) -> None:
+        old.rename(new)
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)

@@ -33,6 +33,8 @@ class Committed(msgspec.Struct, frozen=True):
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    time_ms: int = -1
+    """When it was committed; -1 for one that is not stored yet."""
 
 
 def offset_key(group: str, topic: str, partition: int) -> bytes:
@@ -51,7 +53,7 @@ def offset_value(committed: Committed, now_ms: int) -> bytes:
 
 def read_offset_value(data: bytes) -> Committed:
     reader = _Reader(data, 2)
-    return Committed(reader.number(">q"), reader.number(">i"), reader.text() or "")
+    return Committed(reader.number(">q"), reader.number(">i"), reader.text() or "", reader.number(">q"))
 
 
 def group_key(group: str) -> bytes:
@@ -85,13 +87,14 @@ def group_value(snapshot: GroupSnapshot, now_ms: int) -> bytes:
     return b"".join(parts)
 
 
-def read_group_value(group: str, data: bytes) -> GroupSnapshot:
+def read_group_value(group: str, data: bytes) -> tuple[GroupSnapshot, int]:
+    """A group as it was stored, and when."""
     reader = _Reader(data, 2)
     protocol_type, generation = reader.text() or "", reader.number(">i")
     protocol, leader = reader.text() or "", reader.text()
-    reader.number(">q")
+    since_ms = reader.number(">q")
     members = tuple(_read_member(reader, protocol_type, protocol) for _ in range(reader.number(">i")))
-    return GroupSnapshot(group, generation, protocol_type, protocol, leader, members)
+    return GroupSnapshot(group, generation, protocol_type, protocol, leader, members), since_ms
 
 
 def _read_member(reader: "_Reader", protocol_type: str, protocol: str) -> MemberSnapshot:

@@ -1,9 +1,17 @@
 """Incoming: a batch as a client may send it."""
 
-from headwater.errors import ErrorCode, ProtocolError, Refused
-from headwater.record import CONTROL, BatchHeader, read_batch
+import re
 
-__all__ = ["checked"]
+from headwater.errors import ErrorCode, ProtocolError, Refused
+from headwater.record import CONTROL, HEADER_BYTES, BatchHeader, decompress, open_batch, read_batch
+
+__all__ = ["check_keys", "checked"]
+
+_KEYLESS = re.compile(
+    rb"\x00[\x80-\xff]{0,9}[\x00-\x7f][\x80-\xff]{0,4}[\x00-\x7f](?:\x01|\x81\x80{0,3}\x00)"
+)
+"""How a record without a key begins, after its length: attributes, two numbers, and -1. Text has no such bytes, so what is not
+found is not there; what is found may also be part of a value, and is looked at record by record."""
 
 
 def checked(data: memoryview, bytes_max: int) -> BatchHeader:
@@ -26,3 +34,16 @@ def checked(data: memoryview, bytes_max: int) -> BatchHeader:
         what = f"a batch of {header.record_count} records spans {header.last_offset_delta + 1} offsets"
         raise Refused(ErrorCode.INVALID_RECORD, what)
     return header
+
+
+def check_keys(data: memoryview, header: BatchHeader) -> None:
+    """Refuses records without a key, as Kafka does for a compacted topic: compaction would drop them."""
+    try:
+        body = decompress(header.compression, data[HEADER_BYTES:])
+        keyless = _KEYLESS.search(body) is not None and any(r.key is None for r in open_batch(data))
+    except Exception as error:  # whatever a foreign encoder and four decompressors can raise
+        raise Refused(ErrorCode.INVALID_RECORD, f"the batch cannot be opened: {error}") from error
+    if keyless:
+        raise Refused(
+            ErrorCode.INVALID_RECORD, "a record without a key, in a topic with cleanup.policy=compact"
+        )

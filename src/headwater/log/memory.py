@@ -11,7 +11,9 @@ from typing import Literal
 from headwater.errors import StorageError
 from headwater.log.disk import File
 
-__all__ = ["MemoryDisk"]
+__all__ = ["MemoryDisk", "Operation"]
+
+Operation = Literal["write", "sync", "read"]
 
 
 @dataclass
@@ -34,6 +36,7 @@ class _MemoryFile:
         content[position : position + len(data)] = data
 
     def read(self, length: int, position: int) -> bytes:
+        self._disk.check("read", self._path, length)
         return bytes(self._inode.content[position : position + length])
 
     def truncate(self, size: int) -> None:
@@ -53,21 +56,23 @@ class _MemoryFile:
 class MemoryDisk:
     """A disk that knows what a power cut would leave: what was synced, under the names that were synced.
 
-    ``failing`` names the calls that fail from now on (``write``, ``sync``), everywhere or in the folder ``failing_in``;
+    ``failing`` names the calls that fail from now on (``write``, ``sync``, ``read``), everywhere or in the folder ``failing_in``;
     ``full_after_bytes`` lets that much more be written. Any thread may call it.
     """
 
     def __init__(self) -> None:
-        self.failing: set[Literal["write", "sync"]] = set()
+        self.failing: set[Operation] = set()
         self.failing_in: Path | None = None
         self.full_after_bytes: int | None = None
         self._names: dict[Path, _Inode] = {}
         self._durable_names: dict[Path, _Inode] = {}
         self._renamed: dict[Path, Path] = {}
+        self._moved: list[tuple[Path, Path]] = []
+        """Folders that were renamed since their parent was synced."""
         self._naming = threading.Lock()
         self._locked: set[Path] = set()
 
-    def check(self, operation: Literal["write", "sync"], path: Path, size: int = 0) -> None:
+    def check(self, operation: Operation, path: Path, size: int = 0) -> None:
         """Fails as asked for."""
         if operation in self.failing and (
             self.failing_in is None or self.failing_in in (path, *path.parents)
@@ -114,6 +119,7 @@ class MemoryDisk:
             return _MemoryFile(self, path, self._names[path])
 
     def read(self, path: Path) -> bytes | None:
+        self.check("read", path)
         inode = self._names.get(path)
         return bytes(inode.content) if inode else None
 
@@ -139,6 +145,23 @@ class MemoryDisk:
             kept = {path: inode for path, inode in self._durable_names.items() if path.parent != folder}
             self._durable_names = kept | here
             self._renamed = {path: old for path, old in self._renamed.items() if path.parent != folder}
+            self._sync_folders_in(folder)
+
+    def _sync_folders_in(self, folder: Path) -> None:
+        """Folders of this one that were renamed or removed stay so."""
+        for old, new in [move for move in self._moved if move[1].parent == folder]:
+            self._moved.remove((old, new))
+            self._durable_names = {
+                new / path.relative_to(old) if old in path.parents else path: inode
+                for path, inode in self._durable_names.items()
+            }
+            self._renamed = {path: key for path, key in self._renamed.items() if key != old}
+        left = {path.parent for path in self._names}
+        self._durable_names = {
+            path: inode
+            for path, inode in self._durable_names.items()
+            if path.parent.parent != folder or path.parent in left
+        }
 
     def exists(self, path: Path) -> bool:
         return path in self._names
@@ -147,6 +170,14 @@ class MemoryDisk:
         with self._naming:
             self._names[new] = self._names.pop(old)
             self._renamed[new] = self._renamed.get(old, old)
+
+    def rename_folder(self, old: Path, new: Path) -> None:
+        with self._naming:
+            for path in [path for path in self._names if old in path.parents]:
+                moved = new / path.relative_to(old)
+                self._names[moved] = self._names.pop(path)
+                self._renamed[moved] = self._renamed[path] = old
+            self._moved.append((old, new))
 
     def remove(self, path: Path) -> None:
         with self._naming:

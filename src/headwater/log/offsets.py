@@ -4,7 +4,11 @@ The topic shares the guarantees of every other one: a commit is answered when it
 reads them back in order, the last one of a key being the one that counts.
 """
 
-from collections.abc import Iterable, Mapping
+import logging
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import msgspec
 
 from headwater.clock import Clock
 from headwater.log.group import GroupSnapshot
@@ -26,6 +30,10 @@ __all__ = ["OFFSETS_TOPIC", "Offsets"]
 
 OFFSETS_TOPIC = "__consumer_offsets"
 METADATA_BYTES_MAX = 4096
+RETENTION_MS = 604_800_000
+"""Offsets of a group without members are kept for so long after its last member has left, or its last commit (Kafka's default)."""
+
+logger = logging.getLogger(__name__)
 
 
 class Offsets:
@@ -41,6 +49,8 @@ class Offsets:
         self._pending: dict[int, list[Record]] = {}
         self.snapshots: dict[str, GroupSnapshot] = {}
         """The groups that had members when they were stored last."""
+        self._emptied_ms: dict[str, int] = {}
+        """When the last member of a group has left."""
         self._load()
 
     def of(self, group: str) -> Mapping[tuple[str, int], Committed]:
@@ -58,8 +68,10 @@ class Offsets:
 
     def commit(self, group: str, offsets: Mapping[tuple[str, int], Committed]) -> None:
         """Appends the commits; they are visible at once and durable with the next sync of the partition."""
+        now = self._clock.now_ms()
         self._append(self._records(group, offsets))
-        self._groups.setdefault(group, {}).update(offsets)
+        stamped = {key: msgspec.structs.replace(value, time_ms=now) for key, value in offsets.items()}
+        self._groups.setdefault(group, {}).update(stamped)
 
     def commit_pending(
         self, group: str, offsets: Mapping[tuple[str, int], Committed], producer_id: int, epoch: int
@@ -76,29 +88,63 @@ class Offsets:
             self._apply(record)
 
     def delete(self, group: str, partitions: Iterable[tuple[str, int]] | None = None) -> None:
-        """Forgets a group, or its offsets of some partitions."""
-        known = self._groups.get(group, {})
+        """Forgets a group, or its offsets of some partitions, those of open transactions too."""
+        known = set(self._groups.get(group, {})) | self.pending(group)
         keys = [key for key in (known if partitions is None else partitions) if key in known]
-        now = self._clock.now_ms()
-        if keys:
-            self._append([Record(offset_key(group, *key), None, (), now) for key in keys])
-        for key in keys:
-            del known[key]
-        if not known:
-            self._groups.pop(group, None)
+        gone = [offset_key(group, *key) for key in keys]
+        if partitions is None and group in self._emptied_ms:
+            gone.append(group_key(group))
+        self._forget(gone)
+
+    def delete_topic(self, topic: str) -> bool:
+        """Forgets what all groups have committed of a topic; returns whether there was anything."""
+        return self.delete_topics(lambda name: name == topic)
+
+    def delete_topics(self, is_gone: Callable[[str], bool]) -> bool:
+        """The same for all topics of which that is true."""
+        gone = [
+            offset_key(group, topic, partition)
+            for group in {*self._groups, *self._pending_groups()}
+            for topic, partition in {*self._groups.get(group, {}), *self.pending(group)}
+            if is_gone(topic)
+        ]
+        self._forget(gone)
+        return bool(gone)
+
+    def expire(self, has_members: Callable[[str], bool]) -> None:
+        """Forgets offsets of groups that nobody has been in, or has committed for, in RETENTION_MS."""
+        limit = self._clock.now_ms() - RETENTION_MS
+        pending = self._pending_groups()
+        for group in [group for group in self._groups if group not in pending and not has_members(group)]:
+            emptied_ms = self._emptied_ms.get(group, -1)
+            old = [
+                key for key, value in self._groups[group].items() if max(value.time_ms, emptied_ms) <= limit
+            ]
+            gone = [offset_key(group, *key) for key in old]
+            if len(old) == len(self._groups[group]) and group in self._emptied_ms:
+                gone.append(group_key(group))
+            self._forget(gone)
 
     def store_group(self, snapshot: GroupSnapshot) -> None:
-        """Remembers who is in a group, so that its members go on after a restart; an empty group is forgotten."""
+        """Remembers who is in a group, so that its members go on after a restart; of an empty one, since when it is empty."""
         now = self._clock.now_ms()
-        value = group_value(snapshot, now) if snapshot.members else None
-        self._append([Record(group_key(snapshot.group), value, (), now)])
-        self._keep_group(snapshot)
+        known = snapshot.members or snapshot.group in self._groups
+        record = Record(group_key(snapshot.group), group_value(snapshot, now) if known else None, (), now)
+        self._append([record])
+        self._apply(record)
 
-    def _keep_group(self, snapshot: GroupSnapshot) -> None:
-        if snapshot.members:
-            self.snapshots[snapshot.group] = snapshot
-        else:
-            self.snapshots.pop(snapshot.group, None)
+    def _forget(self, keys: Collection[bytes]) -> None:
+        now = self._clock.now_ms()
+        records = [Record(key, None, (), now) for key in keys]
+        if records:
+            self._append(records)
+        for record in records:
+            self._apply(record)
+
+    def _pending_groups(self) -> set[str]:
+        return {
+            read_offset_key(record.key or b"")[0] for records in self._pending.values() for record in records
+        }
 
     def _records(self, group: str, offsets: Mapping[tuple[str, int], Committed]) -> list[Record]:
         now = self._clock.now_ms()
@@ -108,25 +154,58 @@ class Offsets:
         ]
 
     def _append(self, records: list[Record], **transaction: int) -> None:
-        self.partition.append(memoryview(bytearray(encode_batch(records, **transaction))), sequenced=False)
+        data = memoryview(bytearray(encode_batch(records, **transaction)))
+        self.partition.append(data, now_ms=self._clock.now_ms(), sequenced=False)
 
     def _load(self) -> None:
         for header, records in read_all(self.partition):
             if header.attributes & CONTROL:
                 self.end(header.producer_id, commit=is_commit(records))
-            elif header.attributes & TRANSACTIONAL:
-                self._pending.setdefault(header.producer_id, []).extend(records)
+                continue
+            readable = [record for record in records if self._is_readable(record)]
+            if header.attributes & TRANSACTIONAL:
+                self._pending.setdefault(header.producer_id, []).extend(readable)
             else:
-                for record in records:
+                for record in readable:
                     self._apply(record)
+
+    def _is_readable(self, record: Record) -> bool:
+        """Clients cannot write here; what one has written before that was so is passed over."""
+        try:
+            name = read_group_key(record.key or b"")
+            if name is None:
+                read_offset_key(record.key or b"")
+            if record.value is not None:
+                read_offset_value(record.value) if name is None else read_group_value(name, record.value)
+        except (struct.error, UnicodeDecodeError):
+            logger.warning("%s: the record at offset %d cannot be read", OFFSETS_TOPIC, record.offset)
+            return False
+        return True
 
     def _apply(self, record: Record) -> None:
         name = read_group_key(record.key or b"")
         if name is not None:
-            self._keep_group(read_group_value(name, record.value) if record.value else GroupSnapshot(name))
+            self._apply_group(name, record)
             return
         group, topic, partition = read_offset_key(record.key or b"")
-        if record.value is None:
-            self._groups.get(group, {}).pop((topic, partition), None)
-        else:
+        if record.value is not None:
             self._groups.setdefault(group, {})[topic, partition] = read_offset_value(record.value)
+            return
+        known = self._groups.get(group, {})
+        known.pop((topic, partition), None)
+        if not known:
+            self._groups.pop(group, None)
+        for (
+            records
+        ) in self._pending.values():  # as Kafka does: who deletes an offset means the one under way too
+            records[:] = [each for each in records if each.key != record.key]
+
+    def _apply_group(self, name: str, record: Record) -> None:
+        self.snapshots.pop(name, None)
+        self._emptied_ms.pop(name, None)
+        if record.value is not None:
+            snapshot, since_ms = read_group_value(name, record.value)
+            if snapshot.members:
+                self.snapshots[name] = snapshot
+            else:
+                self._emptied_ms[name] = since_ms

@@ -17,10 +17,11 @@ Nothing here waits for a sync: names and contents are synced by ``begin_sync``'s
 that depends on them is acknowledged.
 """
 
+import contextlib
 import errno
 import logging
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +31,7 @@ from headwater.log import swap
 from headwater.log.config import TopicConfig
 from headwater.log.disk import Disk
 from headwater.log.history import History, Summary
-from headwater.log.incoming import checked
+from headwater.log.incoming import check_keys, checked
 from headwater.log.producer import Aborted, Marker, Producers
 from headwater.log.recovery import recover
 from headwater.log.room import Room, has_room
@@ -72,7 +73,15 @@ class Appended(NamedTuple):
 class Partition:
     """Owns the segments of one folder. All calls come from the event loop; ``sync`` alone runs in a thread."""
 
-    def __init__(self, disk: Disk, folder: Path, config: TopicConfig, *, sync_on_commit: bool) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        config: TopicConfig,
+        *,
+        sync_on_commit: bool,
+        gaps_are_cuts: bool = True,
+    ) -> None:
         self.disk = disk
         self.folder = folder
         self.config = config
@@ -100,7 +109,10 @@ class Partition:
         """Nothing was ever written, so there are no files: a topic of a thousand partitions costs nothing until it is used."""
         self.watchers: set[Callable[[], None]] = set()
         """Called whenever more can be read, or never will."""
-        self._open()
+        try:
+            self._open(gaps_are_cuts=gaps_are_cuts)
+        except OSError as error:
+            self.take_offline(error)
 
     @property
     def end_offset(self) -> int:
@@ -133,9 +145,11 @@ class Partition:
             raise Refused(verdict, f"producer {header.producer_id} sent sequence {header.base_sequence}")
         if verdict is not None:
             return Appended(verdict, verdict + header.last_offset_delta)
+        if self.config.compacts:
+            check_keys(data, header)
         if self.config.appends_time:
             header = stamp(data, now_ms)
-        base_offset = self._write(data, header)
+        base_offset = self._write(data, header, now_ms)
         self.producers.add(header, base_offset)
         self._written()
         return Appended(base_offset, base_offset + header.last_offset_delta)
@@ -146,7 +160,7 @@ class Partition:
         data = memoryview(
             bytearray(encode_marker(marker.producer_id, marker.epoch, now_ms, commit=marker.commit))
         )
-        offset = self._write(data, BatchHeader.read(data))
+        offset = self._write(data, BatchHeader.read(data), now_ms)
         self.producers.end(marker, offset)
         self._written()
         return offset
@@ -180,7 +194,7 @@ class Partition:
 
         return sync
 
-    def take_offline(self, error: OSError) -> None:
+    def take_offline(self, error: Exception) -> None:
         """Refuses everything from now on: what the disk did with the last writes is not known."""
         if self.offline:
             return  # removed while it was synced
@@ -200,12 +214,13 @@ class Partition:
                 f"offset {offset} of {self.log_start_offset} to {self.high_watermark}",
             )
         at = self._holding(offset)
-        while offset < limit and at <= len(self.closed):
-            segment = self._segment(at)
-            data = segment.read(offset, max_bytes, segment.bytes_before(limit))
-            if data:
-                return data
-            at += 1  # compaction may have left nothing behind this offset in its segment
+        with self._reading():
+            while offset < limit and at <= len(self.closed):
+                segment = self._segment(at)
+                data = segment.read(offset, max_bytes, segment.bytes_before(limit))
+                if data:
+                    return data
+                at += 1  # compaction may have left nothing after this offset in its segment
         return b""
 
     def aborted(self, offset: int, data: bytes) -> list[Aborted]:
@@ -224,16 +239,21 @@ class Partition:
         limit = self.last_stable_offset if committed else self.high_watermark
         if self.offline or not self.log_start_offset <= offset < limit:
             return 0
-        segment = self._segment(self._holding(offset))
-        return max(segment.bytes_before(limit) - segment.position_of(offset), 1)
+        with self._reading():
+            segment = self._segment(self._holding(offset))
+            return max(segment.bytes_before(limit) - segment.position_of(offset), 1)
 
-    def find_time(self, timestamp: int) -> Record | None:
+    def find_time(self, timestamp: int, *, committed: bool = False) -> Record | None:
         """The first readable record that is not older than a timestamp."""
-        for at in range(self.closed.reaching(timestamp), len(self.closed) + 1):
-            if at == len(self.closed) or self.closed.times[at] >= timestamp:
-                found = self._segment(at).find_time(timestamp)
-                if found is not None:
-                    return found if self.log_start_offset <= found.offset < self.high_watermark else None
+        self._check_online()
+        limit = self.last_stable_offset if committed else self.high_watermark
+        first = max(self.closed.reaching(timestamp), self._holding(self.log_start_offset), 0)
+        with self._reading():
+            for at in range(first, len(self.closed) + 1):
+                if at == len(self.closed) or self.closed.times[at] >= timestamp:
+                    found = self._segment(at).find_time(timestamp, self.log_start_offset)
+                    if found is not None:
+                        return found if found.offset < limit else None
         return None
 
     # ---- forgetting ------------------------------------------------------------------------------------
@@ -253,6 +273,15 @@ class Partition:
             self._drop_segments()
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def active_since_ms(self, now_ms: int) -> int:
+        """When the active segment got its first record; a clock that was set back since begins it now."""
+        active = self.active
+        if active.began_ms == NO_TIMESTAMP:  # from before a start
+            began_ms = active.first_timestamp()
+            active.began_ms = began_ms if began_ms != NO_TIMESTAMP else now_ms
+        active.began_ms = min(active.began_ms, now_ms)
+        return active.began_ms
 
     def expire(self, now_ms: int) -> bool:
         """Applies retention: whole segments whose youngest record is too old, then the oldest beyond the size allowed.
@@ -281,8 +310,15 @@ class Partition:
             self._begin_segment()
             self.on_dirty(self)
 
-    def swap(self, old: list[Summary], new: Segment, cleaned_to: int) -> None:
+    def synced_segments(self) -> int:
+        """How many of the closed segments, from the first on, are synced and have their index: no sync has their files in hand."""
+        return self.closed.holding(min(self._unsaved)) if self._unsaved else len(self.closed)
+
+    def swap(
+        self, old: list[Summary], new: Segment, cleaned_to: int, dropped_markers: Collection[int] = ()
+    ) -> None:
         """Puts a compacted segment, whose files are in place, where those were that it was made from."""
+        self.producers.forget_ends(dropped_markers)
         self.closed.replace(self.closed.holding(old[0].base_offset), len(old), [new.summary])
         for summary in old:
             self._warm.drop(summary.base_offset)
@@ -311,16 +347,21 @@ class Partition:
         for segment in (self.active, *self._warm, *self._unsaved.values()):
             segment.release()
 
-    def _open(self) -> None:
+    def _open(self, *, gaps_are_cuts: bool) -> None:
         manifest = History.decode(self.disk.read(self.folder / "manifest"))
         if manifest is None or not self._open_clean(manifest):
             self._blank = not self.disk.names(self.folder)
             if not self._blank:
                 swap.finish(self.disk, self.folder)
-                self.closed, self.active = recover(self.disk, self.folder, self.producers)
-        start = self.disk.read(self.folder / "start")
+                self.closed, self.active = recover(
+                    self.disk, self.folder, self.producers, gaps_are_cuts=gaps_are_cuts
+                )
+        start = int(self.disk.read(self.folder / "start") or 0)
+        if start > self.end_offset:
+            self._begin_at(start)
         first = self.closed.bases[0] if self.closed else self.active.base_offset
-        self.log_start_offset = max(first, int(start or 0))
+        self.log_start_offset = max(first, start)
+        self._forget_lost_markers()
         self._drop_segments()
         self._advance(self.end_offset)
 
@@ -339,13 +380,42 @@ class Partition:
         self.closed, self.active, self._clean = manifest, active, True
         return True
 
+    def _begin_at(self, offset: int) -> None:
+        """Records before an offset were deleted, and the last of them lost with the power: offsets are not used twice."""
+        fresh = Segment(self.disk, self.folder, offset)
+        fresh.file.truncate(0)
+        self.touch()
+        self.closed.append(self.active.summary)
+        self.active.release()
+        self.active, self._renamed = fresh, True
+
+    def _forget_lost_markers(self) -> None:
+        """An index may be older than the compaction that took a marker: what it says of aborted transactions is checked."""
+        if not self.config.compacts:
+            return
+        lost = {a.last_offset for a in self.producers.aborted if not self._has_marker(a)}
+        self.producers.forget_ends(lost)
+
+    def _has_marker(self, aborted: Aborted) -> bool:
+        at = self._holding(aborted.last_offset)
+        return at >= 0 and self._segment(at).marker_at(aborted.last_offset, aborted.producer_id)
+
     # ---- inside ----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A failed read is the answer to the one who reads, and nothing else: the disk may well read it the next time."""
+        try:
+            yield
+        except OSError as error:
+            logger.error("partition %s: a read failed: %s", self.folder.name, error)  # noqa: TRY400
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _check_online(self) -> None:
         if self.offline:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"partition {self.folder.name} is offline")
 
-    def _write(self, data: memoryview, header: BatchHeader) -> int:
+    def _write(self, data: memoryview, header: BatchHeader, now_ms: int) -> int:
         """Gives a batch its offset and writes it. A full disk refuses it and harms nothing; any other failure ends the partition."""
         try:
             self.touch()
@@ -355,6 +425,8 @@ class Partition:
             base_offset = active.end_offset
             _base_offset.pack_into(data, 0, base_offset)
             _leader_epoch.pack_into(data, _LEADER_EPOCH_AT, LEADER_EPOCH)
+            if not active.size_bytes:
+                active.began_ms = now_ms
             active.append(data, header, base_offset)
         except OSError as error:
             if error.errno == errno.ENOSPC:
@@ -456,7 +528,10 @@ class Partition:
 
     def _notify(self) -> None:
         for callback in tuple(self.watchers):
-            callback()
+            try:
+                callback()
+            except Exception:  # who watches must not keep those who wait for a sync, or the other watchers
+                logger.exception("partition %s: a reader that waits has failed", self.folder.name)
 
 
 def read_all(partition: Partition) -> Iterator[tuple[BatchHeader, list[Record]]]:

@@ -1,5 +1,6 @@
 """What a partition knows of its producers: epochs, the last batches by sequence number, open and aborted transactions."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
@@ -96,7 +97,7 @@ class Producers:
             producer.batches.append(_Batch(header.base_sequence, _last_sequence(header), base_offset))
         del producer.batches[:-REMEMBERED_BATCHES]
         producer.last_timestamp = header.max_timestamp
-        if header.attributes & TRANSACTIONAL:
+        if header.attributes & TRANSACTIONAL and header.record_count:  # compaction leaves empty ones
             self.open.setdefault(header.producer_id, base_offset)
 
     def end(self, marker: Marker, offset: int) -> None:
@@ -128,6 +129,13 @@ class Producers:
     def forget_before(self, offset: int) -> None:
         """Drops aborted transactions of which the log holds nothing any more."""
         self.aborted = [a for a in self.aborted if a.last_offset >= offset]
+
+    def forget_ends(self, markers: Collection[int]) -> None:
+        """Drops aborted transactions whose markers are gone.
+
+        A reader that is told of one skips the producer's records until it meets the marker: all that came after, if there is none.
+        """
+        self.aborted = [a for a in self.aborted if a.last_offset not in markers]
 
     def _current(self, producer_id: int, epoch: int) -> Producer:
         """The producer's entry for an epoch, made the most recent one."""

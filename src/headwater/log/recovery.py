@@ -17,10 +17,15 @@ __all__ = ["recover"]
 logger = logging.getLogger(__name__)
 
 
-def recover(disk: Disk, folder: Path, producers: Producers) -> tuple[History, Segment]:
-    """Reads every segment that has no proof of its end; where one was cut, what lies behind the cut is no log any more.
+def recover(
+    disk: Disk, folder: Path, producers: Producers, *, gaps_are_cuts: bool = True
+) -> tuple[History, Segment]:
+    """Reads every segment that has no index, and gives back the closed segments and the active one.
 
-    Gives back the closed segments and the active one; the producers are as they were at its end.
+    A segment whose end a crash has cost (torn bytes, or an end before the beginning of the next one) was being written: what
+    comes after it was never acknowledged, and goes too. One that is followed by a segment with an index was synced long before the
+    crash, and whatever it lacks, the records after it stay. ``gaps_are_cuts`` is False for a folder in which compaction has left
+    no mark at the end of the segments that it wrote. The producers are as they were at the end of the log.
     """
     bases = deque(segment_bases(disk.names(folder)) or [0])
     before = History.decode(disk.read(folder / "closed")) or History()
@@ -34,12 +39,12 @@ def recover(disk: Disk, folder: Path, producers: Producers) -> tuple[History, Se
         if known is not None:
             producers.restore(known)
         else:
-            _replay(segment, producers)
+            torn = _replay(segment, producers)
             if bases and segment.end_offset < bases[0]:
-                logger.warning("%s: dropped %d segments behind the cut", folder.name, len(bases))
-                for lost in bases:
-                    Segment(disk, folder, lost).remove()
-                bases.clear()
+                if (torn or gaps_are_cuts) and not _any_proved(disk, folder, bases):
+                    _drop(disk, folder, bases)
+                else:
+                    segment.reach(bases[0])
             if bases:
                 has_room(partial(segment.save_index, producers.snapshot()))
         if bases:
@@ -47,6 +52,24 @@ def recover(disk: Disk, folder: Path, producers: Producers) -> tuple[History, Se
             closed.append(segment.summary)
     disk.sync_folder(folder)
     return closed, segment
+
+
+def _any_proved(disk: Disk, folder: Path, bases: deque[int]) -> bool:
+    """Whether one of these segments has an index, which is written after it and all before it were synced."""
+    for base_offset in bases:
+        segment = Segment(disk, folder, base_offset)
+        found = segment.load()
+        segment.release()
+        if found is not None:
+            return True
+    return False
+
+
+def _drop(disk: Disk, folder: Path, bases: deque[int]) -> None:
+    logger.warning("%s: dropped %d segments after the cut", folder.name, len(bases))
+    for lost in reversed(bases):
+        Segment(disk, folder, lost).remove()
+    bases.clear()
 
 
 def _take_trusted(bases: deque[int], before: History) -> list[Summary]:
@@ -66,8 +89,8 @@ def _take_trusted(bases: deque[int], before: History) -> list[Summary]:
     return trusted
 
 
-def _replay(segment: Segment, producers: Producers) -> None:
-    """Reads a segment, cuts its torn end, and has the producers relive it."""
+def _replay(segment: Segment, producers: Producers) -> bool:
+    """Reads a segment, cuts its torn end, and has the producers relive it; returns whether there was one."""
     found_bytes = segment.file.size()
     for header, data in segment.recover():
         if header.attributes & CONTROL:
@@ -78,4 +101,5 @@ def _replay(segment: Segment, producers: Producers) -> None:
     lost = found_bytes - segment.size_bytes
     if lost:
         where = f"{segment.path.parent.name}/{segment.path.name}"
-        logger.warning("%s: cut %d bytes of a torn write behind offset %d", where, lost, segment.end_offset)
+        logger.warning("%s: cut %d bytes of a torn write at offset %d", where, lost, segment.end_offset)
+    return bool(lost)

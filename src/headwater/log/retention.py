@@ -1,6 +1,7 @@
 """The caretaker of the partitions: rolls old segments, drops what retention gives up, has compaction done in a thread."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from headwater.clock import Clock
+from headwater.errors import Refused
 from headwater.log import swap
 from headwater.log.compaction import Plan, Rewritten, rewrite
 from headwater.log.disk import Disk
@@ -20,6 +22,7 @@ __all__ = ["Retention"]
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 15.0
+EXPIRE_INTERVAL_S = 600.0
 
 T = TypeVar("T")
 
@@ -27,9 +30,12 @@ T = TypeVar("T")
 class Retention:
     """One task for all partitions. It gives the loop back after each partition; reading and rewriting run in a thread."""
 
-    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, catalog: Catalog, clock: Clock, expire: Callable[[], None] = lambda: None) -> None:
         self._catalog = catalog
         self._clock = clock
+        self._expire = expire
+        """Forgets what is not used any more, beside the partitions."""
+        self._expired = clock.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="compaction")
         self._compacting: Partition | None = None
         """Whose segments are being rewritten; a stop in the middle leaves new files that nobody wants."""
@@ -40,7 +46,8 @@ class Retention:
         await asyncio.wait([self._task])
         self._thread.shutdown()
         if self._compacting is not None and not self._compacting.offline:
-            swap.finish(self._compacting.disk, self._compacting.folder)
+            with contextlib.suppress(OSError):  # the next start does it
+                swap.finish(self._compacting.disk, self._compacting.folder)
 
     async def look_after_all(self) -> None:
         """One round over all partitions."""
@@ -48,17 +55,25 @@ class Retention:
             for partition in topic.partitions.used():
                 try:
                     await self.look_after(partition)
-                except OSError as error:
-                    logger.warning("%s: retention failed: %s", partition.folder.name, error)
+                except Exception:  # one partition keeps no other from being looked after
+                    logger.exception("%s: retention failed", partition.folder.name)
                 await asyncio.sleep(0)
+        if self._clock.monotonic() - self._expired >= EXPIRE_INTERVAL_S:
+            self._expired = self._clock.monotonic()
+            try:
+                self._expire()
+            except Refused as refused:
+                logger.warning("unused groups and transactional ids stay for now: %s", refused)
 
     async def look_after(self, partition: Partition) -> None:
         """Applies a partition's own settings to it."""
         if partition.offline:
             return
         now_ms = self._clock.now_ms()
-        active = partition.active
-        if active.size_bytes and active.max_timestamp < now_ms - partition.config.segment_ms:
+        if (
+            partition.active.size_bytes
+            and now_ms - partition.active_since_ms(now_ms) >= partition.config.segment_ms
+        ):
             partition.roll()
         more = True
         while more:
@@ -68,16 +83,46 @@ class Retention:
         if plan is not None:
             partition.prepare_swap()
             self._compacting = partition
-            for rewritten in await self._in_thread(rewrite, partition.disk, plan):
-                await _to_its_end(self._put_in_place(partition, rewritten))
+            await self._put_all_in_place(partition, await self._in_thread(rewrite, partition.disk, plan))
             self._compacting = None
 
-    async def _put_in_place(self, partition: Partition, rewritten: Rewritten) -> None:
-        """The event loop only renames; what waits for the disk is done in the thread before and after."""
-        disk, folder, fresh = partition.disk, partition.folder, rewritten.fresh
-        await self._in_thread(_prepare, disk, folder, rewritten)
+    async def _put_all_in_place(self, partition: Partition, all_rewritten: list[Rewritten]) -> None:
+        """In order, and none after one that could not be: a marker must not go while records of its transaction stay."""
+        for at, rewritten in enumerate(all_rewritten):
+            if not await _to_its_end(self._put_in_place(partition, rewritten)):
+                for unwanted in all_rewritten[at + 1 :]:
+                    await self._in_thread(unwanted.fresh.remove)
+                return
+
+    async def _put_in_place(self, partition: Partition, rewritten: Rewritten) -> bool:
+        """The event loop only renames; what waits for the disk is done in the thread before and after.
+
+        False if the segments are not those any more that were compacted.
+        """
+        try:
+            await self._in_thread(_prepare, partition.disk, partition.folder, rewritten)
+        except OSError:
+            await self._withdraw(partition)
+            raise
         if partition.offline:
-            return
+            return False
+        try:
+            return await self._exchange(partition, rewritten)
+        except OSError as error:
+            partition.take_offline(
+                error
+            )  # which names the files have is not known: a start finishes what was intended
+            raise
+
+    async def _withdraw(self, partition: Partition) -> None:
+        """An intention must not outlive its files: the next pass writes others under the same names."""
+        try:
+            await self._in_thread(swap.conclude, partition.disk, partition.folder, [])
+        except OSError as error:
+            partition.take_offline(error)
+
+    async def _exchange(self, partition: Partition, rewritten: Rewritten) -> bool:
+        disk, folder, fresh = partition.disk, partition.folder, rewritten.fresh
         first = partition.closed.holding(fresh.base_offset)
         found = [
             partition.closed[at] for at in range(first, len(partition.closed))[: len(rewritten.replaced)]
@@ -85,15 +130,16 @@ class Retention:
         if found != rewritten.replaced:  # retention took some of them meanwhile: the next round starts anew
             await self._in_thread(swap.conclude, disk, folder, [])
             fresh.remove()
-            return
+            return False
         swap.exchange(disk, folder, fresh.base_offset)
         fresh.renamed(swap.CLEANED)
-        partition.swap(rewritten.replaced, fresh, rewritten.cleaned_to)
+        partition.swap(rewritten.replaced, fresh, rewritten.cleaned_to, rewritten.dropped_markers)
         await self._in_thread(
             swap.conclude, disk, folder, [each.base_offset for each in rewritten.replaced[1:]]
         )
         before = sum(summary.size_bytes for summary in rewritten.replaced)
         logger.info("%s: compacted %d bytes to %d", folder.name, before, fresh.size_bytes)
+        return True
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
@@ -104,11 +150,11 @@ class Retention:
             await self.look_after_all()
 
 
-async def _to_its_end(work: Coroutine[None, None, None]) -> None:
+async def _to_its_end(work: Coroutine[None, None, T]) -> T:
     """Waits for work that must not be left half done, also when the one who waits is cancelled."""
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
@@ -117,7 +163,7 @@ async def _to_its_end(work: Coroutine[None, None, None]) -> None:
 def _plan(partition: Partition, now_ms: int) -> Plan | None:
     """What to compact, or None while too little is dirty."""
     config = partition.config
-    count = partition.closed.ended(partition.last_stable_offset)
+    count = min(partition.closed.ended(partition.last_stable_offset), partition.synced_segments())
     if config.min_compaction_lag_ms > 0:
         count = min(count, partition.closed.reaching(now_ms - config.min_compaction_lag_ms + 1))
     first_dirty = partition.closed.ended(partition.cleaned_to)
@@ -141,8 +187,9 @@ def _plan(partition: Partition, now_ms: int) -> Plan | None:
 
 
 def _prepare(disk: Disk, folder: Path, rewritten: Rewritten) -> None:
-    last = Segment(disk, folder, rewritten.replaced[-1].base_offset)
-    rewritten.fresh.save_index(last.saved_producers())
+    producers = Segment(disk, folder, rewritten.replaced[-1].base_offset).saved_producers()
+    if producers is not None:  # without them, a start that needs them reads the segment
+        rewritten.fresh.save_index(producers)
     swap.intend(
         disk,
         folder,

@@ -8,6 +8,7 @@ stops. So its presence proves that the log file is whole up to the size it names
 with another size, is read from its start, checked batch by batch, and cut at the first bad one.
 """
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,7 @@ from headwater.errors import ProtocolError
 from headwater.log.disk import Disk, File
 from headwater.log.history import Summary
 from headwater.log.index import INTERVAL_BYTES, VERSION, Index, IndexFile
-from headwater.log.producer import Producers
-from headwater.record import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, Record, batches, open_batch
+from headwater.record import CONTROL, HEADER_BYTES, NO_TIMESTAMP, BatchHeader, Record, batches, open_batch
 
 __all__ = ["Segment", "segment_bases"]
 
@@ -44,6 +44,8 @@ class Segment:
         self.end_offset = base_offset
         self.size_bytes = 0
         self.max_timestamp = NO_TIMESTAMP
+        self.began_ms = NO_TIMESTAMP
+        """When its first batch was appended, as far as the one who writes it has said so."""
         self._file: File | None = None
         self._index: Index | None = None
         self._last = (base_offset, 0)
@@ -51,7 +53,7 @@ class Segment:
     @property
     def file(self) -> File:
         if self._file is None:
-            self._file = self.disk.open(self.path, create=True)
+            self._file = self.disk.open(self.path, create=not self.size_bytes)
         return self._file
 
     @property
@@ -77,10 +79,10 @@ class Segment:
         position = self.position_of(offset)
         if position >= end:
             return b""
-        data = self.file.read(min(max_bytes, end - position), position)
-        head = data if len(data) >= HEADER_BYTES else self.file.read(HEADER_BYTES, position)
+        data = self._exactly(min(max_bytes, end - position), position)
+        head = data if len(data) >= HEADER_BYTES else self._exactly(HEADER_BYTES, position)
         first_bytes = BatchHeader.read(head).size_bytes
-        return data if len(data) >= first_bytes else self.file.read(first_bytes, position)
+        return data if len(data) >= first_bytes else self._exactly(first_bytes, position)
 
     def position_of(self, offset: int) -> int:
         """Byte position of the batch that holds an offset, or of the next one behind it."""
@@ -95,24 +97,41 @@ class Segment:
         """Up to which byte a reader may see who may read up to an offset."""
         return self.size_bytes if self.end_offset <= limit else self.position_of(limit)
 
-    def find_time(self, timestamp: int) -> Record | None:
-        """The first record whose timestamp is not before the given one."""
+    def find_time(self, timestamp: int, first_offset: int) -> Record | None:
+        """The first record from an offset on whose timestamp is not before the given one."""
         if self.max_timestamp < timestamp:
             return None
-        for position, header in self.headers(self.index.before_time(timestamp)):
-            if header.max_timestamp >= timestamp:
-                records = open_batch(self.file.read(header.size_bytes, position))
-                found = next((r for r in records if r.timestamp >= timestamp), None)
-                if found is not None:
-                    return found
+        start = max(self.index.before_time(timestamp), self.index.before_offset(first_offset))
+        for position, header in self.headers(start):
+            if header.max_timestamp >= timestamp and header.last_offset >= first_offset:
+                for record in _records(self._exactly(header.size_bytes, position), header):
+                    if record.timestamp >= timestamp and record.offset >= first_offset:
+                        return record
         return None
+
+    def first_timestamp(self) -> int:
+        """The time that its first batch gives, or NO_TIMESTAMP."""
+        return next((header.max_timestamp for _, header in self.headers()), NO_TIMESTAMP)
+
+    def marker_at(self, offset: int, producer_id: int) -> bool:
+        """Whether a producer's transaction ends at an offset of this segment."""
+        position = self.position_of(offset)
+        if position >= self.size_bytes:
+            return False
+        header = BatchHeader.read(self._exactly(HEADER_BYTES, position))
+        return (
+            header.base_offset == offset
+            and bool(header.attributes & CONTROL)
+            and header.producer_id == producer_id
+        )
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Headers from a batch's position on; one read reaches the next index entry."""
         start, window = position, b""
         while position < self.size_bytes:
             if position - start + HEADER_BYTES > len(window):
-                start, window = position, self.file.read(INTERVAL_BYTES + HEADER_BYTES, position)
+                want = min(INTERVAL_BYTES + HEADER_BYTES, self.size_bytes - position)
+                start, window = position, self._exactly(want, position)
             header = BatchHeader.read(window, position - start)
             yield position, header
             position += header.size_bytes
@@ -124,9 +143,9 @@ class Segment:
         self._index = Index()
         end, position = self.file.size(), 0
         while position < end:
-            data = self.file.read(SCAN_BYTES, position)
+            data = self._exactly(min(SCAN_BYTES, end - position), position)
             if len(data) >= HEADER_BYTES and BatchHeader.read(data).size_bytes > len(data):
-                data = self.file.read(BatchHeader.read(data).size_bytes, position)
+                data = self._exactly(min(BatchHeader.read(data).size_bytes, end - position), position)
             whole = 0
             try:
                 for at, header in batches(data, verify=True):
@@ -159,16 +178,20 @@ class Segment:
         _, self.end_offset, self.size_bytes, self.max_timestamp = summary
         self._last = (self.end_offset, self.size_bytes)
 
+    def reach(self, end_offset: int) -> None:
+        """Ends at an offset after its last batch: the records in between were compacted, or are lost."""
+        self.restore(self.summary._replace(end_offset=end_offset))
+
     def save_index(self, producers: bytes) -> None:
         """Writes the index file. The log file must have been synced before."""
         entries = (self.index.offsets.tobytes(), self.index.positions.tobytes(), self.index.times.tobytes())
         file = IndexFile(VERSION, self.size_bytes, self.end_offset, self.max_timestamp, *entries, producers)
         self.disk.replace(self.index_path, file.encode())
 
-    def saved_producers(self) -> bytes:
-        """What was known of producers at the segment's end, from its index file."""
+    def saved_producers(self) -> bytes | None:
+        """What was known of producers at the segment's end; None if its index file is lost."""
         found = IndexFile.decode(self.disk.read(self.index_path))
-        return found.producers if found else Producers().snapshot()
+        return found.producers if found else None
 
     def renamed(self, suffix: str) -> None:
         """Its files have lost the suffix of their names."""
@@ -188,9 +211,28 @@ class Segment:
         self.disk.remove(self.index_path)
         self.disk.remove(self.path)
 
+    def _exactly(self, length: int, position: int) -> bytes:
+        """Bytes that are known to be in the file: fewer are a failed read, never the end of the log."""
+        data = self.file.read(length, position)
+        while len(data) < length:
+            more = self.file.read(length - len(data), position + len(data))
+            if not more:
+                where = f"{self.path.name}: {length - len(data)} bytes are missing at {position + len(data)}"
+                raise OSError(errno.EIO, where)
+            data += more
+        return data
+
     def _note(self, position: int, header: BatchHeader, base_offset: int) -> None:
         self.index.add(base_offset, position, self.max_timestamp)
         self._last = (base_offset, position)
         self.size_bytes = position + header.size_bytes
         self.end_offset = base_offset + header.last_offset_delta + 1
         self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+
+
+def _records(batch: bytes, header: BatchHeader) -> list[Record]:
+    """The records of a batch; of one that a client has packed so that it cannot be opened, its place and its time."""
+    try:
+        return open_batch(batch)
+    except Exception:  # noqa: BLE001  whatever a foreign encoder and four decompressors can raise
+        return [Record(None, None, (), header.max_timestamp, header.base_offset)]

@@ -1,5 +1,17 @@
-"""The catalog: which topics there are, their ids, partitions and settings; and the partitions themselves."""
+"""The catalog: which topics there are, their ids, partitions and settings; and the partitions themselves.
 
+``topics.json`` is the truth about topics: a change is there, durably, before it is answered. A partition's folder carries the id of
+its topic, so a topic that is made again under the same name never meets the files of the one before. Files of a deleted topic are
+removed after the deletion is on record, and again at the next start if that was cut short. A folder that belongs to no topic that is or
+was here is left alone, and said: it may be all that is left of somebody's data.
+
+Formats of ``topics.json``:  1   a table of topics; folders are named ``<topic>-<partition>``
+                             2   version, topics, and the ids of deleted topics whose files may be left; folders carry ids
+A folder of format 1 is taken over at the start, one folder after the other, and again if that is interrupted.
+"""
+
+import contextlib
+import logging
 import re
 import uuid
 from collections.abc import Callable, Mapping
@@ -7,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from headwater.errors import ErrorCode, Refused
+from headwater.errors import ErrorCode, Refused, StorageError
 from headwater.log.config import parse_config
 from headwater.log.disk import Disk
 from headwater.log.memory import MemoryDisk
@@ -15,6 +27,13 @@ from headwater.log.partition import Partition
 
 __all__ = ["Catalog", "Partitions", "Topic"]
 
+logger = logging.getLogger(__name__)
+
+FORMAT = 2
+INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
+"""The topics that keep the broker's own state; other names may begin like theirs."""
+FOLDER_NAME_CHARACTERS = 200
+"""So much of a topic's name is in the names of its folders; the id makes them different."""
 PARTITIONS_MAX = 10_000
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 CATALOG_FILE = "topics.json"
@@ -24,6 +43,13 @@ class _Entry(msgspec.Struct, frozen=True):
     id: uuid.UUID
     partitions: int
     config: dict[str, str] = {}
+
+
+class _Catalog(msgspec.Struct, frozen=True):
+    version: int
+    topics: dict[str, _Entry]
+    deleted: dict[uuid.UUID, str] = {}
+    """Topics whose files may be left, with their names."""
 
 
 class Partitions:
@@ -71,7 +97,7 @@ class Topic:
 
     @property
     def internal(self) -> bool:
-        return self.name.startswith("__")
+        return self.name in INTERNAL
 
 
 class Catalog:
@@ -85,11 +111,17 @@ class Catalog:
         self._folder = folder
         self._sync_on_commit = sync_on_commit
         self._on_dirty = on_dirty
-        self._entries = self._read()
+        found = self._read()
+        self._entries, self._deleted = found.topics, found.deleted
+        self._left: set[uuid.UUID] = set()
+        """Deleted topics of which a file could not be removed."""
+        self._gaps_are_cuts = found.version >= 2
         disk.make_folder(folder / "topics")
         disk.sync_folder(folder)
         self.topics = {name: self._topic(name, entry) for name, entry in self._entries.items()}
         self.by_id = {topic.id: topic for topic in self.topics.values()}
+        if found.version < FORMAT:
+            self._take_over()
         self._open_folders()
 
     def partition(self, topic: str, index: int) -> Partition:
@@ -108,7 +140,7 @@ class Catalog:
         topic = self._topic(name, entry)
         if dry_run:
             return topic
-        self._write(self._entries | {name: entry})
+        self._write(self._entries | {name: entry}, self._deleted)
         self.topics[name] = self.by_id[topic.id] = topic
         return topic
 
@@ -118,7 +150,7 @@ class Catalog:
         if dry_run:
             return
         entry = msgspec.structs.replace(self._entries[topic.name], config=dict(config))
-        self._write(self._entries | {topic.name: entry})
+        self._write(self._entries | {topic.name: entry}, self._deleted)
         topic.config = entry.config
         topic.parsed = parsed
         for partition in topic.partitions.used():
@@ -135,19 +167,36 @@ class Catalog:
         if dry_run:
             return
         entry = msgspec.structs.replace(self._entries[topic.name], partitions=count)
-        self._write(self._entries | {topic.name: entry})
+        self._write(self._entries | {topic.name: entry}, self._deleted)
         topic.partitions.grow(count)
 
     def delete(self, topic: Topic) -> None:
-        self._write({name: entry for name, entry in self._entries.items() if name != topic.name})
+        left = {name: entry for name, entry in self._entries.items() if name != topic.name}
+        self._write(left, self._still_deleted() | {topic.id: topic.name})
         del self.topics[topic.name], self.by_id[topic.id]
         for partition in topic.partitions.used():
-            partition.remove()
+            try:
+                partition.remove()
+            except OSError as error:
+                self._left.add(topic.id)
+                logger.warning("%s: files are left until the next start: %s", partition.folder.name, error)
+
+    def _still_deleted(self) -> dict[uuid.UUID, str]:
+        """Of the topics that were deleted before this one, those whose files may come back with a power cut."""
+        try:
+            self._disk.sync_folder(self._folder / "topics")
+        except OSError:
+            return self._deleted
+        return {each: name for each, name in self._deleted.items() if each in self._left}
 
     def close(self) -> None:
+        """Closes every partition; one that fails is read from its start the next time."""
         for topic in self.topics.values():
             for partition in topic.partitions.used():
-                partition.close()
+                try:
+                    partition.close()
+                except OSError as error:
+                    logger.warning("%s: no clean end: %s", partition.folder.name, error)
 
     def _check(self, name: str, partitions: int, config: dict[str, str]) -> None:
         if not LEGAL_NAME.fullmatch(name) or name in {".", ".."}:
@@ -167,32 +216,95 @@ class Catalog:
         return topic
 
     def _open(self, topic: Topic, index: int) -> Partition:
-        folder = self._folder / "topics" / f"{topic.name}-{index}"
+        folder = self._folder / "topics" / _folder_name(topic.name, topic.id, index)
         durable = topic.parsed.headwater_durable
-        disk = self._disk if durable else self._volatile
-        partition = Partition(disk, folder, topic.parsed, sync_on_commit=self._sync_on_commit and durable)
+        partition = Partition(
+            self._disk if durable else self._volatile,
+            folder,
+            topic.parsed,
+            sync_on_commit=self._sync_on_commit and durable,
+            gaps_are_cuts=self._gaps_are_cuts,
+        )
         partition.on_dirty = self._on_dirty
         return partition
 
-    def _read(self) -> dict[str, _Entry]:
+    def _read(self) -> _Catalog:
         data = self._disk.read(self._folder / CATALOG_FILE)
-        return msgspec.json.decode(data, type=dict[str, _Entry]) if data else {}
+        if data is None:
+            return self._without_catalog()
+        try:
+            if "version" not in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
+                return _Catalog(1, msgspec.json.decode(data, type=dict[str, _Entry]))
+            found = msgspec.json.decode(data, type=_Catalog)
+        except msgspec.DecodeError as error:
+            raise StorageError(
+                f"{self._folder / CATALOG_FILE} cannot be read",
+                got=str(error),
+                hint="restore it from a backup; without it nobody knows which topics the folders hold",
+            ) from error
+        if found.version > FORMAT:
+            raise StorageError(
+                f"data folder {self._folder} was written by a newer Headwater",
+                got=f"format {found.version}",
+                expected=f"at most {FORMAT}",
+                hint="install that version again, or choose another folder with --data",
+            )
+        return found
 
-    def _write(self, entries: dict[str, _Entry]) -> None:
-        data = msgspec.json.format(msgspec.json.encode(entries))
+    def _without_catalog(self) -> _Catalog:
+        """A new folder; one that has partitions and no catalog was restored in part, and is left as it is."""
+        folders = self._disk.names(self._folder / "topics")
+        if folders:
+            raise StorageError(
+                f"data folder {self._folder} has partitions and no {CATALOG_FILE}",
+                got=f"{len(folders)} folders, {folders[0]} the first",
+                hint=f"restore {CATALOG_FILE} too, or move the folder topics away to begin with an empty log",
+            )
+        return _Catalog(FORMAT, {})
+
+    def _write(self, entries: dict[str, _Entry], deleted: dict[uuid.UUID, str]) -> None:
+        data = msgspec.json.format(msgspec.json.encode(_Catalog(FORMAT, entries, deleted)))
         try:
             self._disk.replace(self._folder / CATALOG_FILE, data)
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{CATALOG_FILE}: {error}") from error
-        self._entries = entries
+        self._entries, self._deleted = entries, deleted
+
+    def _take_over(self) -> None:
+        """Gives the folders of format 1 the names of format 2, and then says so in the catalog."""
+        here, count = self._folder / "topics", 0
+        for name in self._disk.names(here):
+            topic_name, _, number = name.rpartition("-")
+            topic = self.topics.get(topic_name)
+            if topic is None or not number.isdecimal() or int(number) >= len(topic.partitions):
+                continue
+            self._disk.rename_folder(here / name, here / _folder_name(topic_name, topic.id, int(number)))
+            count += 1
+        self._disk.sync_folder(here)
+        if self._entries:
+            self._write(self._entries, self._deleted)
+            logger.info("%s: %d partitions of format 1 taken over to format %d", self._folder, count, FORMAT)
 
     def _open_folders(self) -> None:
-        """Opens every partition that has files, and removes those of topics whose deletion or creation was cut short by a crash."""
-        for folder in self._disk.names(self._folder / "topics"):
-            name, _, number = folder.rpartition("-")
-            topic = self.topics.get(name)
-            index = int(number) if number.isdecimal() else -1
-            if topic is not None and 0 <= index < len(topic.partitions) and str(index) == number:
-                topic.partitions[index]
+        """Opens every partition that has files, and removes those of topics whose deletion was cut short."""
+        here = self._folder / "topics"
+        by_hex = {topic.id.hex: topic for topic in self.topics.values()}
+        deleted = {each.hex for each in self._deleted}
+        for name in self._disk.names(here):
+            start, _, topic_id = name.rpartition(".")
+            number = start.rpartition("-")[2]
+            topic = by_hex.get(topic_id)
+            if topic is not None and number.isdecimal() and int(number) < len(topic.partitions):
+                topic.partitions[int(number)]
+            elif topic_id in deleted:
+                self._disk.remove_folder(here / name)
             else:
-                self._disk.remove_folder(self._folder / "topics" / folder)
+                logger.warning("%s belongs to no topic of %s, and is left alone", here / name, CATALOG_FILE)
+        self._disk.sync_folder(here)
+        if self._deleted:
+            with contextlib.suppress(Refused):  # a full disk: they are looked for once more the next time
+                self._write(self._entries, {})
+
+
+def _folder_name(topic: str, topic_id: uuid.UUID, index: int) -> str:
+    return f"{topic[:FOLDER_NAME_CHARACTERS]}-{index}.{topic_id.hex}"

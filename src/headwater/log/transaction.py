@@ -54,6 +54,8 @@ class Transaction(msgspec.Struct):
     groups: set[str] = msgspec.field(default_factory=set)
     former_epoch: int = -1
     """The epoch that its producer itself asked to leave, so that a repeated request is recognised."""
+    updated_ms: int = -1
+    """When it was stored last."""
 
     @property
     def commits(self) -> bool:
