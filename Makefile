@@ -24,7 +24,7 @@ lint: $(VENV)/.setup  ## ruff and mypy
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs: 300 power cuts, 300 kills of the log, 610 of pipelines, 300 of sinks, their stores, their receiver and the log, 225 of captures and their databases, 12 losses of a cluster, 100 orders of arrival, 100 histories of tables, a key with a million rows, 100,000 fuzzed requests; KIND=stage SEEDS=0-9 for a slice
+test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs: 100,000 short and 200 long lives of the log in virtual time, 300 power cuts, 300 kills of the log, 610 of pipelines, 300 of sinks, their stores, their receiver and the log, 225 of captures and their databases, 12 losses of a cluster, 100 orders of arrival, 100 histories of tables, a key with a million rows, 100,000 fuzzed requests; KIND=stage SEEDS=0-9 for a slice
 	@$(BIN)/python tests/crash/faults.py $(if $(KIND),--kind $(KIND)) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-log: $(VENV)/.setup $(VENV)/.setup-test  ## the embedded log against Apache Kafka

@@ -40,21 +40,26 @@ class Kind:
     variant: str | None = None
     """What CRASH_KIND says to a test file of several kinds."""
     tells: bool = False
-    """Whether a test file of one kind tells what each seed did; one of several always does."""
+    """Whether its test tells what each seed did."""
     rows: int | None = None
     """What CAPTURE_ROWS says."""
 
 
 STAGE = "pipeline/test_stage_kill.py"
+LIFE = "simulation/test_simulation.py"
 KINDS = {
     "power": Kind("crash/test_power_cut.py", "power cuts", 10, (0, 29)),
+    "simulation": Kind(LIFE, "lives", 1000, (0, 99), "SIMULATION_SEED", "SIMULATION_LIVES"),
+    "simulation-long": Kind(
+        LIFE, "lives", 10, (0, 19), "SIMULATION_SEED", "SIMULATION_LIVES", variant="simulation-long"
+    ),
     "kill": Kind("crash/test_broker_kill.py", "kills", 10, (0, 29)),
-    "stage": Kind(STAGE, "kills", 10, (0, 29), variant="stage"),
-    "stage-kafka": Kind(STAGE, "kills", 10, (0, 9), variant="stage-kafka"),
-    "stage-executor": Kind(STAGE, "kills", 10, (0, 4), variant="stage-executor"),
-    "joins": Kind(STAGE, "kills", 10, (0, 9), variant="joins"),
-    "joins-kafka": Kind(STAGE, "kills", 10, (0, 2), variant="joins-kafka"),
-    "joins-executor": Kind(STAGE, "kills", 10, (0, 2), variant="joins-executor"),
+    "stage": Kind(STAGE, "kills", 10, (0, 29), variant="stage", tells=True),
+    "stage-kafka": Kind(STAGE, "kills", 10, (0, 9), variant="stage-kafka", tells=True),
+    "stage-executor": Kind(STAGE, "kills", 10, (0, 4), variant="stage-executor", tells=True),
+    "joins": Kind(STAGE, "kills", 10, (0, 9), variant="joins", tells=True),
+    "joins-kafka": Kind(STAGE, "kills", 10, (0, 2), variant="joins-kafka", tells=True),
+    "joins-executor": Kind(STAGE, "kills", 10, (0, 2), variant="joins-executor", tells=True),
     "sink": Kind("sink/test_sink_kill.py", "kills", 10, (0, 29), "SINK_SEED", "SINK_KILLS", tells=True),
     "time": Kind("pipeline/test_any_order.py", "orders of arrival", 1, (0, 99), "TIME_SEED", "TIME_SEEDS"),
     "tables": Kind(
@@ -91,8 +96,7 @@ def run(name: str, first: int, last: int) -> bool:
     kind, began = KINDS[name], dt.datetime.now(dt.UTC)
     chosen, commit = environment(kind, first, last), _commit()
     command = [sys.executable, "-m", "pytest", str(TESTS / kind.test), "--timeout", str(SLICE_S), "-q"]
-    tells = kind.tells or kind.variant is not None
-    if tells:
+    if kind.tells:
         command += ["-k", SEEDED]
     with tempfile.TemporaryDirectory() as folder:
         tally = Path(folder) / "tally"
@@ -100,7 +104,7 @@ def run(name: str, first: int, last: int) -> bool:
         outcome = _outcome(command, told)
         seconds = round((dt.datetime.now(dt.UTC) - began).total_seconds())
         whole = {"outcome": outcome, kind.unit: int(chosen[kind.amount_variable]), "seconds": seconds}
-        found = lines(tally, first, last, outcome) if tells else [{"seeds": f"{first}-{last}", **whole}]
+        found = lines(tally, first, last, outcome) if kind.tells else [{"seeds": f"{first}-{last}", **whole}]
     with OUTCOMES.open("a") as outcomes:
         for line in found:
             about = {"date": f"{began:%Y-%m-%d}", "kind": name, "seeds": "", "commit": commit}

@@ -65,7 +65,11 @@ class Broker:
     def _open(self, *, sync_on_commit: bool) -> None:
         self._committer = Committer()
         self.catalog = Catalog(
-            self.disk, self.folder, sync_on_commit=sync_on_commit, on_dirty=self._committer.mark
+            self.disk,
+            self.folder,
+            sync_on_commit=sync_on_commit,
+            on_dirty=self._committer.mark,
+            is_new=not self.disk.exists(self.folder / META_FILE),
         )
         self._deleting: set[str] = set()
         self._meta = self._load_meta()
@@ -202,7 +206,7 @@ class Broker:
         data = self.disk.read(self.folder / META_FILE)
         if data is not None:
             return msgspec.json.decode(data, type=_Meta)
-        if self.catalog.topics:
+        if self._has_topics():
             raise StorageError(
                 f"data folder {self.folder} has topics and no {META_FILE}",
                 hint=f"restore {META_FILE} too: it has the ids that producers were given, and none may be given twice",
@@ -210,6 +214,9 @@ class Broker:
         meta = _Meta(str(uuid.uuid4()))
         self._save_meta(meta)
         return meta
+
+    def _has_topics(self) -> bool:
+        return bool(self.catalog.topics)
 
     def _save_meta(self, meta: _Meta) -> None:
         self.disk.replace(self.folder / META_FILE, msgspec.json.encode(meta))

@@ -18,7 +18,8 @@ class Committer:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
-        self._dirty: set[Partition] = set()
+        self._dirty: dict[Partition, None] = {}
+        """In the order in which they were marked."""
         self._current: asyncio.Future[None] = self._loop.create_future()
         self._current.set_result(None)
         self._next: asyncio.Future[None] = self._loop.create_future()
@@ -26,7 +27,7 @@ class Committer:
 
     def mark(self, partition: Partition) -> None:
         """Says that a partition has records to sync, and begins a round unless one is under way."""
-        self._dirty.add(partition)
+        self._dirty[partition] = None
         if self._round is None:
             self._round = self._loop.create_task(self._run())
 
@@ -45,7 +46,7 @@ class Committer:
     async def _run(self) -> None:
         try:
             while self._dirty:
-                dirty, self._dirty = self._dirty, set()
+                dirty, self._dirty = list(self._dirty), {}
                 self._current, self._next = self._next, self._loop.create_future()
                 try:
                     await self._sync(dirty)
@@ -54,7 +55,7 @@ class Committer:
         finally:
             self._round = None
 
-    async def _sync(self, dirty: set[Partition]) -> None:
+    async def _sync(self, dirty: list[Partition]) -> None:
         """Whatever happens to one partition is its own: the others are synced, and everybody who waits is answered."""
         work = [(partition, partition.begin_sync()) for partition in dirty if not partition.offline]
         outcomes = await self._loop.run_in_executor(self._thread, _sync_all, work)

@@ -203,7 +203,7 @@ class Transactions:
         marker = Marker(transaction.producer_id, transaction.epoch, transaction.commits)
         left = transaction.partitions
         while left:
-            written = {each for each in left if self._write_marker(marker, *each)}
+            written = {each for each in sorted(left) if self._write_marker(marker, *each)}
             await self._committed()
             left = {each for each in left if each not in written or self._is_offline(*each)}
             if left:

@@ -22,6 +22,10 @@ class _Inode:
     synced: bytes = b""
 
 
+_Tree = dict[str, dict[str, _Inode]]
+"""Files by folder and name."""
+
+
 class _MemoryFile:
     def __init__(self, disk: "MemoryDisk", path: Path, inode: _Inode) -> None:
         self._disk = disk
@@ -64,10 +68,11 @@ class MemoryDisk:
         self.failing: set[Operation] = set()
         self.failing_in: Path | None = None
         self.full_after_bytes: int | None = None
-        self._names: dict[Path, _Inode] = {}
-        self._durable_names: dict[Path, _Inode] = {}
-        self._renamed: dict[Path, Path] = {}
-        self._moved: list[tuple[Path, Path]] = []
+        self._names: _Tree = {}
+        self._durable: _Tree = {}
+        self._renamed: dict[str, str] = {}
+        """Of names that were changed since their folder was synced, what the change is called: two names of a rename have one."""
+        self._moved: list[tuple[str, str]] = []
         """Folders that were renamed since their parent was synced."""
         self._naming = threading.Lock()
         self._locked: set[Path] = set()
@@ -91,107 +96,134 @@ class MemoryDisk:
         after = MemoryDisk()
         chance = random.Random(seed)  # noqa: S311  not for secrets
         with self._naming:
-            names = self._durable_names if seed is None else self._some_names(chance)
-            for path, inode in names.items():
-                content = inode.synced if seed is None else _torn(inode, chance)
-                after._names[path] = after._durable_names[path] = _Inode(bytearray(content), content)
+            tree = self._durable if seed is None else self._some_names(chance)
+            for folder, files in tree.items():
+                contents = {
+                    name: inode.synced if seed is None else _torn(inode, chance)
+                    for name, inode in files.items()
+                }
+                found = {name: _Inode(bytearray(data), data) for name, data in contents.items()}
+                after._names[folder], after._durable[folder] = found, dict(found)
         return after
 
-    def _some_names(self, chance: random.Random) -> dict[Path, _Inode]:
+    def _some_names(self, chance: random.Random) -> "_Tree":
         """Each change of a name that was not synced has happened or not; both sides of a rename together."""
-        happened: dict[Path, bool] = {}
-        names: dict[Path, _Inode] = {}
-        for path in sorted(self._names.keys() | self._durable_names.keys()):
-            change = self._renamed.get(path, path)
-            inode = (
-                self._names if happened.setdefault(change, chance.random() < 0.5) else self._durable_names
-            ).get(path)
-            if inode is not None:
-                names[path] = inode
+        happened: dict[str, bool] = {}
+        names: _Tree = {}
+        for folder in sorted(self._names.keys() | self._durable.keys()):
+            now, before = self._names.get(folder, {}), self._durable.get(folder, {})
+            for name in sorted(now.keys() | before.keys()):
+                path = f"{folder}/{name}"
+                change = self._renamed.get(path, path)
+                inode = (now if happened.setdefault(change, chance.random() < 0.5) else before).get(name)
+                if inode is not None:
+                    names.setdefault(folder, {})[name] = inode
         return names
 
+    def paths(self) -> list[Path]:
+        """Every file that there is."""
+        return [Path(folder, name) for folder, files in sorted(self._names.items()) for name in sorted(files)]
+
     def open(self, path: Path, *, create: bool = False) -> File:
+        folder, name = _split(path)
         with self._naming:
-            if path not in self._names:
+            inode = self._names.get(folder, {}).get(name)
+            if inode is None:
                 if not create:
                     raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-                self._names[path] = _Inode()
-            return _MemoryFile(self, path, self._names[path])
+                inode = self._names.setdefault(folder, {})[name] = _Inode()
+            return _MemoryFile(self, path, inode)
 
     def read(self, path: Path) -> bytes | None:
         self.check("read", path)
-        inode = self._names.get(path)
+        folder, name = _split(path)
+        inode = self._names.get(folder, {}).get(name)
         return bytes(inode.content) if inode else None
 
     def replace(self, path: Path, data: bytes) -> None:
         self.check("write", path, len(data))
         self.check("sync", path)
+        folder, name = _split(path)
+        inode = _Inode(bytearray(data), data)
         with self._naming:
-            self._names[path] = self._durable_names[path] = _Inode(bytearray(data), data)
+            self._names.setdefault(folder, {})[name] = inode
+            self._durable.setdefault(folder, {})[name] = inode
 
     def names(self, folder: Path) -> list[str]:
+        here = str(folder)
         with self._naming:
-            return sorted(
-                {path.relative_to(folder).parts[0] for path in self._names if folder in path.parents}
-            )
+            below = {
+                each[len(here) + 1 :].partition("/")[0]
+                for each, files in self._names.items()
+                if files and each.startswith(here + "/")
+            }
+            return sorted(below | self._names.get(here, {}).keys())
 
     def make_folder(self, folder: Path) -> None:
         pass
 
     def sync_folder(self, folder: Path) -> None:
         self.check("sync", folder)
+        here = str(folder)
         with self._naming:
-            here = {path: inode for path, inode in self._names.items() if path.parent == folder}
-            kept = {path: inode for path, inode in self._durable_names.items() if path.parent != folder}
-            self._durable_names = kept | here
-            self._renamed = {path: old for path, old in self._renamed.items() if path.parent != folder}
-            self._sync_folders_in(folder)
+            now, before = self._names.get(here, {}), self._durable.get(here, {})
+            if self._renamed:
+                for name in now.keys() | before.keys():
+                    self._renamed.pop(f"{here}/{name}", None)
+            self._durable[here] = dict(now)
+            self._sync_folders_in(here)
 
-    def _sync_folders_in(self, folder: Path) -> None:
+    def _sync_folders_in(self, here: str) -> None:
         """Folders of this one that were renamed or removed stay so."""
-        for old, new in [move for move in self._moved if move[1].parent == folder]:
+        for old, new in [move for move in self._moved if move[1].rpartition("/")[0] == here]:
             self._moved.remove((old, new))
-            self._durable_names = {
-                new / path.relative_to(old) if old in path.parents else path: inode
-                for path, inode in self._durable_names.items()
-            }
-            self._renamed = {path: key for path, key in self._renamed.items() if key != old}
-        left = {path.parent for path in self._names}
-        self._durable_names = {
-            path: inode
-            for path, inode in self._durable_names.items()
-            if path.parent.parent != folder or path.parent in left
-        }
+            if old in self._durable:
+                self._durable[new] = self._durable.pop(old)
+            self._renamed = {path: change for path, change in self._renamed.items() if change != old}
+        gone = [
+            each for each in self._durable if each.rpartition("/")[0] == here and not self._names.get(each)
+        ]
+        for each in gone:
+            del self._durable[each]
 
     def exists(self, path: Path) -> bool:
-        return path in self._names
+        folder, name = _split(path)
+        return name in self._names.get(folder, {})
 
     def rename(self, old: Path, new: Path) -> None:
+        (folder, name), (new_folder, new_name) = _split(old), _split(new)
         with self._naming:
-            self._names[new] = self._names.pop(old)
-            self._renamed[new] = self._renamed.get(old, old)
+            self._names.setdefault(new_folder, {})[new_name] = self._names[folder].pop(name)
+            self._renamed[str(new)] = self._renamed.get(str(old), str(old))
 
     def rename_folder(self, old: Path, new: Path) -> None:
         with self._naming:
-            for path in [path for path in self._names if old in path.parents]:
-                moved = new / path.relative_to(old)
-                self._names[moved] = self._names.pop(path)
-                self._renamed[moved] = self._renamed[path] = old
-            self._moved.append((old, new))
+            files = self._names[str(new)] = self._names.pop(str(old))
+            for name in files:
+                self._renamed[f"{new}/{name}"] = self._renamed[f"{old}/{name}"] = str(old)
+            self._moved.append((str(old), str(new)))
 
     def remove(self, path: Path) -> None:
+        folder, name = _split(path)
         with self._naming:
-            self._names.pop(path, None)
+            self._names.get(folder, {}).pop(name, None)
 
     def remove_folder(self, folder: Path) -> None:
+        here = str(folder)
         with self._naming:
-            self._names = {path: inode for path, inode in self._names.items() if folder not in path.parents}
+            for each in [each for each in self._names if each == here or each.startswith(here + "/")]:
+                del self._names[each]
 
     def lock(self, folder: Path) -> Callable[[], None]:
         if folder in self._locked:
             raise StorageError(f"data folder {folder} is in use by another broker")
         self._locked.add(folder)
         return lambda: self._locked.discard(folder)
+
+
+def _split(path: Path) -> tuple[str, str]:
+    folder, _, name = str(path).rpartition("/")
+    return folder, name
 
 
 def _torn(inode: _Inode, chance: random.Random) -> bytes:

@@ -104,8 +104,8 @@ class Offsets:
         """The same for all topics of which that is true."""
         gone = [
             offset_key(group, topic, partition)
-            for group in {*self._groups, *self._pending_groups()}
-            for topic, partition in {*self._groups.get(group, {}), *self.pending(group)}
+            for group in sorted({*self._groups, *self._pending_groups()})
+            for topic, partition in sorted({*self._groups.get(group, {}), *self.pending(group)})
             if is_gone(topic)
         ]
         self._forget(gone)

@@ -352,6 +352,7 @@ class Partition:
         if manifest is None or not self._open_clean(manifest):
             self._blank = not self.disk.names(self.folder)
             if not self._blank:
+                self._withdraw_manifest()
                 swap.finish(self.disk, self.folder)
                 self.closed, self.active = recover(
                     self.disk, self.folder, self.producers, gaps_are_cuts=gaps_are_cuts
@@ -373,7 +374,7 @@ class Partition:
             return False  # written to since: a power cut has brought the manifest back
         active = Segment(self.disk, self.folder, last.base_offset)
         producers = active.load()
-        if producers is None:
+        if producers is None or active.summary != last:
             active.release()
             return False
         self.producers.restore(producers)
@@ -450,9 +451,14 @@ class Partition:
             self.active.file.truncate(0)
             self._blank, self._renamed = False, True
         if self._clean:
-            self.disk.rename(self.folder / "manifest", self.folder / "closed")
+            self._withdraw_manifest()
             self.disk.remove(self.active.index_path)
             self._clean, self._renamed = False, True
+
+    def _withdraw_manifest(self) -> None:
+        """It describes a log that is about to be written to, or was since; what was closed then stays closed."""
+        if self.disk.exists(self.folder / "manifest"):
+            self.disk.rename(self.folder / "manifest", self.folder / "closed")
 
     def prepare_swap(self) -> None:
         """Before segments are exchanged: withdraws whatever describes them."""

@@ -104,14 +104,21 @@ class Catalog:
     """Owns all topics. A change is on the disk before it is answered; a deleted topic's files go after that."""
 
     def __init__(
-        self, disk: Disk, folder: Path, *, sync_on_commit: bool, on_dirty: Callable[[Partition], None]
+        self,
+        disk: Disk,
+        folder: Path,
+        *,
+        sync_on_commit: bool,
+        on_dirty: Callable[[Partition], None],
+        is_new: bool = True,
     ) -> None:
+        """A folder that ``is_new`` needs no catalog."""
         self._disk = disk
         self._volatile = MemoryDisk()
         self._folder = folder
         self._sync_on_commit = sync_on_commit
         self._on_dirty = on_dirty
-        found = self._read()
+        found = self._read(is_new=is_new)
         self._entries, self._deleted = found.topics, found.deleted
         self._left: set[uuid.UUID] = set()
         """Deleted topics of which a file could not be removed."""
@@ -228,10 +235,10 @@ class Catalog:
         partition.on_dirty = self._on_dirty
         return partition
 
-    def _read(self) -> _Catalog:
+    def _read(self, *, is_new: bool) -> _Catalog:
         data = self._disk.read(self._folder / CATALOG_FILE)
         if data is None:
-            return self._without_catalog()
+            return self._without_catalog(is_new=is_new)
         try:
             if "version" not in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
                 return _Catalog(1, msgspec.json.decode(data, type=dict[str, _Entry]))
@@ -251,15 +258,17 @@ class Catalog:
             )
         return found
 
-    def _without_catalog(self) -> _Catalog:
-        """A new folder; one that has partitions and no catalog was restored in part, and is left as it is."""
+    def _without_catalog(self, *, is_new: bool) -> _Catalog:
+        """A new folder; one that was used and has no catalog was restored in part, and is left as it is."""
         folders = self._disk.names(self._folder / "topics")
-        if folders:
+        if folders or not is_new:
             raise StorageError(
-                f"data folder {self._folder} has partitions and no {CATALOG_FILE}",
-                got=f"{len(folders)} folders, {folders[0]} the first",
-                hint=f"restore {CATALOG_FILE} too, or move the folder topics away to begin with an empty log",
+                f"data folder {self._folder} was used before and has no {CATALOG_FILE}",
+                got=f"{len(folders)} partitions" + (f", {folders[0]} the first" if folders else ""),
+                hint=f"restore {CATALOG_FILE} too, or choose another folder with --data to begin with an empty log",
             )
+        self._disk.make_folder(self._folder)
+        self._disk.replace(self._folder / CATALOG_FILE, msgspec.json.encode(_Catalog(FORMAT, {})))
         return _Catalog(FORMAT, {})
 
     def _write(self, entries: dict[str, _Entry], deleted: dict[uuid.UUID, str]) -> None:

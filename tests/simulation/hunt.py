@@ -1,0 +1,65 @@
+# ruff: noqa: T201
+"""Looks for each mutation: ``python tests/simulation/hunt.py [--seeds 10000] [--name TEXT]``; writes ``found.json``.
+
+The seed, the shortened script and what the life ended with are kept, so that ``make test`` can see each of them found again.
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from simulation.life import fails, script, shrunk  # noqa: E402
+from simulation.mutations import MUTATIONS, mutated  # noqa: E402
+
+FOUND = HERE / "found.json"
+STEPS = 12
+
+
+def hunt(name: str, seeds: int) -> dict | None:
+    """The first life that the mutation ends, cut down to the steps that it takes."""
+    for seed in range(seeds):
+        steps = script(seed, STEPS)
+        with mutated(name):
+            if not fails(seed, steps):
+                continue
+            fewer = shrunk(seed, steps)
+            ended = fails(seed, fewer)
+        without = fails(seed, steps) or fails(seed, fewer)
+        if without:
+            print(f"seed {seed} fails without the mutation too: {without}", flush=True)
+            continue
+        return {"seed": seed, "steps": fewer, "ended": ended}
+    return None
+
+
+def main() -> None:
+    if os.environ.get("PYTHONHASHSEED") != "0":  # sets are gone through in the same order in every run
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"PYTHONHASHSEED": "0"})  # noqa: S606
+    logging.disable(logging.CRITICAL)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000)
+    parser.add_argument("--name", default="")
+    options = parser.parse_args()
+    found = json.loads(FOUND.read_text()) if FOUND.exists() else {}
+    for name in [name for name in MUTATIONS if options.name in name]:
+        began = time.process_time()
+        result = hunt(name, options.seeds)
+        spent = time.process_time() - began
+        print(
+            f"{name}: {result['seed'] if result else 'NOT FOUND'} ({spent:.0f} s) {result and result['ended']}",
+            flush=True,
+        )
+        if result:
+            found[name] = result
+    FOUND.write_text(json.dumps({name: found[name] for name in MUTATIONS if name in found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

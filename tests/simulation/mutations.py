@@ -1,0 +1,214 @@
+"""Mended defects, put back one at a time: the simulator must find each of them.
+
+A mutation is a patch of the code as it is now that makes it do what it did before. ``found.json`` has, for each, the seed of the life that
+found it and what that life ended with; ``python tests/simulation/hunt.py`` looks for them again.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from unittest import mock
+
+from headwater.kafka import fetch, produce
+from headwater.log import compaction, partition, recovery, retention, segment, topic
+from headwater.log.broker import Broker
+from headwater.log.commit import Committer, _sync_all
+from headwater.log.coordinator import Transactions
+from headwater.log.offsets import Offsets
+from headwater.log.partition import Partition
+from headwater.log.producer import Producers
+from headwater.record import CONTROL, BatchHeader, open_batch
+
+__all__ = ["MUTATIONS", "mutated"]
+
+
+def _rewrite_group_without_end(disk, plan, cleaning, group):
+    first, last = group[0], group[-1]
+    fresh = segment.Segment(disk, plan.folder, first.base_offset, suffix=compaction.CLEANED)
+    fresh.file.truncate(0)
+    dropped = set()
+    for summary in group:
+        for batch in compaction._batches(disk, plan.folder, summary):
+            kept = cleaning.keep(batch)
+            header = BatchHeader.read(batch if kept is None else kept)
+            if kept is not None:
+                fresh.append(kept, header, header.base_offset)
+            elif header.attributes & CONTROL:
+                dropped.add(header.base_offset)
+    fresh.file.sync()
+    fresh.restore(fresh.summary._replace(end_offset=last.end_offset))
+    return compaction.Rewritten(fresh, group, last.end_offset, frozenset(dropped))
+
+
+def _notify(self) -> None:
+    for callback in tuple(self.watchers):
+        callback()
+
+
+async def _run(self) -> None:
+    while self._dirty:
+        dirty, self._dirty = list(self._dirty), {}
+        self._current, self._next = self._next, self._loop.create_future()
+        work = [(each, each.begin_sync()) for each in dirty if not each.offline]
+        for each, outcome in await self._loop.run_in_executor(self._thread, _sync_all, work):
+            each.take_offline(outcome) if isinstance(outcome, OSError) else outcome()
+        self._current.set_result(None)
+    self._round = None
+
+
+def _is_enough(fetching) -> bool:
+    body, found = fetching.request.body, 0
+    for wanted in fetching.wanted:
+        if wanted.partition is None or not wanted.partition.is_readable(wanted.part.fetch_offset):
+            return True
+        found += wanted.partition.available_bytes(
+            wanted.part.fetch_offset, committed=bool(body.isolation_level)
+        )
+    return found >= min(body.min_bytes, body.max_bytes, fetching.request.answer_bytes_max)
+
+
+@contextlib.contextmanager
+def _reading(self) -> Iterator[None]:
+    yield
+
+
+def _opened_strictly(batch):
+    records = open_batch(batch)
+    for record in records:
+        for name, _ in record.headers:
+            name.encode()
+    return records
+
+
+async def _look_after_all(self) -> None:
+    for each in tuple(self._catalog.topics.values()):
+        for part in each.partitions.used():
+            with contextlib.suppress(OSError):
+                await self.look_after(part)
+
+
+def _find_time(self, timestamp: int, *, committed: bool = False):
+    for at in range(self.closed.reaching(timestamp), len(self.closed) + 1):
+        if at == len(self.closed) or self.closed.times[at] >= timestamp:
+            found = self._segment(at).find_time(timestamp, 0)
+            if found is not None:
+                return found if self.log_start_offset <= found.offset < self.high_watermark else None
+    return None
+
+
+def _add(self, header, base_offset: int) -> None:
+    self_add(self, header._replace(record_count=max(header.record_count, 1)), base_offset)
+
+
+self_add = Producers.add
+
+
+def _withdraw_clean(self) -> None:
+    if self._clean:
+        self.disk.rename(self.folder / "manifest", self.folder / "closed")
+
+
+def _open_clean(self, manifest) -> bool:
+    first, last = segment.Segment(self.disk, self.folder, manifest.bases[0]), manifest.pop()
+    following = segment.Segment(self.disk, self.folder, last.end_offset)
+    if not self.disk.exists(first.path) or (last.size_bytes and self.disk.exists(following.path)):
+        return False
+    active = segment.Segment(self.disk, self.folder, last.base_offset)
+    producers = active.load()
+    if producers is None:
+        return False
+    self.producers.restore(producers)
+    self.closed, self.active, self._clean = manifest, active, True
+    return True
+
+
+def _exactly(self, length: int, position: int) -> bytes:
+    return self.file.read(length, position)
+
+
+def _opens_or_stops(self, disk, folder, config, *, sync_on_commit, gaps_are_cuts=True) -> None:
+    init(self, disk, folder, config, sync_on_commit=sync_on_commit, gaps_are_cuts=gaps_are_cuts)
+    if self.offline:
+        raise OSError(f"{folder.name} cannot be read")
+
+
+init = Partition.__init__
+
+
+def _empty_catalog(self, *, is_new: bool):
+    for name in self._disk.names(self._folder / "topics"):
+        self._disk.remove_folder(self._folder / "topics" / name)
+    return topic._Catalog(topic.FORMAT, {})
+
+
+def _false(*_: object, **__: object) -> bool:
+    return False
+
+
+def _nothing(*_: object, **__: object) -> None:
+    return None
+
+
+def _began_now(self, now_ms: int) -> int:
+    if self.active.began_ms == -1:
+        self.active.began_ms = now_ms
+    return self.active.began_ms
+
+
+MUTATIONS: dict[str, list[tuple[object, str, object]]] = {
+    "1 an abort marker is compacted, and readers are still told of its transaction": [
+        (Producers, "forget_ends", _nothing)
+    ],
+    "1 after a crash, readers are told of a transaction whose marker is compacted": [
+        (Partition, "_forget_lost_markers", _nothing)
+    ],
+    "1 an empty batch that is kept for its producer opens a transaction": [(Producers, "add", _add)],
+    "2 compaction leaves no mark at the end of a segment": [
+        (compaction, "_rewrite_group", _rewrite_group_without_end),
+        (recovery, "_any_proved", _false),
+    ],
+    "2 a manifest outlives the start that could not use it": [
+        (Partition, "_withdraw_manifest", _withdraw_clean),
+        (Partition, "_open_clean", _open_clean),
+    ],
+    "5 a deleted topic leaves its offsets": [(Offsets, "delete_topics", _false)],
+    "6 segment.ms counts from the newest record": [
+        (Partition, "active_since_ms", lambda self, _: self.active.max_timestamp)
+    ],
+    "6 segment.ms counts from the last start": [(Partition, "active_since_ms", _began_now)],
+    "8 a failed read under a waiting fetch ends the commits": [
+        (Partition, "_notify", _notify),
+        (Partition, "_reading", _reading),
+        (Committer, "_run", _run),
+        (fetch, "_is_enough", _is_enough),
+    ],
+    "9 compaction takes segments that are not synced": [
+        (Partition, "synced_segments", lambda self: len(self.closed))
+    ],
+    "10 an odd batch ends the caretaker": [
+        (compaction, "_opened", _opened_strictly),
+        (retention.Retention, "look_after_all", _look_after_all),
+    ],
+    "14 a time before the log start is at no offset": [(Partition, "find_time", _find_time)],
+    "15 clients write to the broker's own topics": [(produce, "INTERNAL", frozenset())],
+    "17 a start without its catalog cleans up": [(topic.Catalog, "_without_catalog", _empty_catalog)],
+    "17 a start without its ids gives them out again": [(Broker, "_has_topics", _false)],
+    "18 a topic made again finds the files of the one before": [
+        (topic, "_folder_name", lambda name, _, index: f"{name}-{index}")
+    ],
+    "23 a compacted topic takes records without a key": [(partition, "check_keys", _nothing)],
+    "25 offsets of groups are kept for ever": [(Offsets, "expire", _nothing)],
+    "25 transactional ids are kept for ever": [(Transactions, "expire", _nothing)],
+    "a short read of a start is the end of the log": [(segment.Segment, "_exactly", _exactly)],
+    "a partition that cannot be read stops the start": [(Partition, "__init__", _opens_or_stops)],
+    "a failed read is not answered": [(Partition, "_reading", _reading)],
+}
+
+
+@contextlib.contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """The code with one defect put back."""
+    with ExitStack() as stack:
+        for where, attribute, old in MUTATIONS[name]:
+            stack.enter_context(mock.patch.object(where, attribute, old))
+        yield
