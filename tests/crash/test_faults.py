@@ -30,6 +30,8 @@ def test_a_whole_run_is_what_was_promised():
     amounts = {name: int(environment(k, *k.seeds)[k.amount_variable]) for name, k in KINDS.items()}
     assert amounts == {
         "power": 300,
+        "simulation": 100_000,
+        "simulation-long": 200,
         "kill": 300,
         "stage": 300,
         "stage-kafka": 100,
