@@ -1,7 +1,9 @@
 """What every store promises a sink (``headwater/sink/store.py``). A store's tests derive from `Contract` and say in ``place`` where it is."""
 
+import contextlib
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +14,7 @@ import pytest
 from headwater.change import Change
 from headwater.errors import Away
 from headwater.sink.store import Batch, Feed, Store, Superseded, Target
+from sink.suspended import Suspended, lines_run
 
 COLUMNS = {"id": "STRING", "total": "DOUBLE", "at": "TIMESTAMP", "items": "ARRAY<STRING>"}
 
@@ -71,6 +74,18 @@ def brought_back(folder: Path, copy: Path) -> None:
     shutil.copytree(copy, folder)
 
 
+def filled(store: Store, changes: list[Change]) -> None:
+    """All changes of partition 0 taken in, as the loop does it: who is superseded claims again and goes on from there."""
+    for _ in range(5):
+        try:
+            at = store.claim([0]).get(0, 0)
+            store.apply(Batch(changes[at:], {0: len(changes)}))
+        except Superseded:
+            continue
+        return
+    raise AssertionError("superseded all the time")
+
+
 class Contract:
     """The promises, one test each."""
 
@@ -80,6 +95,8 @@ class Contract:
     """Whether it notices that it was brought back to an older state."""
     versions = True
     """Whether it keeps the newest version of a row of a real-time view."""
+    suspensions = 40
+    """At how many of its lines a reset is suspended, at most."""
 
     @pytest.fixture
     def store(self, place: Place):
@@ -186,6 +203,53 @@ class Contract:
         assert dict(store.claim([0])) == {}
         store.apply(batch(change("b", 3, 0)))
         assert self.totals(place) == {"b": 3}
+
+    @pytest.fixture
+    def hurried(self, place: Place, monkeypatch):
+        """Who waits for a lock that a suspended process holds does not wait for long."""
+        module = sys.modules[type(place.target).__module__]
+        for name in ("BUSY_S", "LOCK_S"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, 0.2)
+
+    @pytest.mark.usefixtures("hurried")
+    def test_a_suspended_reset_deletes_nothing_that_its_successor_has_written(self, place):
+        """At whichever line it is suspended. A reset that has not begun yet may also come late and whole: the successor is told, and fills again."""
+        old = [change("a", 1, 0), change("b", 2, 1), change("c", 3, 2)]
+        new = [change("a", 7, 0), change("n", 8, 1), change("c", 9, 2)]
+        file = sys.modules[type(place.target).__module__].__file__
+
+        def begun() -> Store:
+            store = place.target.open(feed())
+            filled(store, old)
+            return store
+
+        def reset(store: Store) -> None:
+            try:
+                store.reset()
+            finally:
+                store.close()
+
+        probe = begun()
+        lines = lines_run(probe.reset, file)
+        probe.close()
+        successor = place.target.open(feed())
+        for line in range(1, lines + 1, -(-lines // self.suspensions)):
+            successor.reset()
+            resetting = Suspended(begun, reset, file, line)
+            resetting.wait()
+            with contextlib.suppress(Away):  # it is shut out by a lock until the other goes on
+                if successor.claim([0]):  # the reset has not begun: whoever is next makes it
+                    successor.reset()
+                filled(successor, new)
+            resetting.resume()
+
+            assert isinstance(resetting.error, Superseded | None), resetting.error
+            at = successor.claim([0]).get(0, 0)
+            assert self.totals(place) == {c.key: json.loads(c.value)["total"] for c in new[:at]}, line
+            filled(successor, new)
+            assert self.totals(place) == {"a": 7, "n": 8, "c": 9}, line
+        successor.close()
 
     def test_a_row_that_was_deleted_and_comes_back_takes_the_place_of_a_greater_version(self, place):
         """Whether the deletion and the new row come in one batch or in two."""

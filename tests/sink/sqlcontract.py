@@ -32,6 +32,17 @@ def row(value: dict[str, Any], offset: int = 0, key: str = "k", **more: Any) -> 
 class SqlContract(Contract):
     """The promises of a table, one test each."""
 
+    @pytest.mark.parametrize("table", ["headwater_position", "Headwater_Origin"])
+    def test_rows_never_go_into_the_tables_that_a_sink_keeps_for_itself(self, place: SqlPlace, table):
+        with pytest.raises(UsageError, match="the sinks' own"):
+            place.target.open(feed(topic=table))
+
+    def test_a_column_with_the_name_of_one_that_history_adds_is_refused(self, place: SqlPlace):
+        columns = {"id": "STRING", "valid_to": "TIMESTAMP"}
+        with pytest.raises(UsageError, match="needed for the time of a version"):
+            place.history.open(Feed("s", "t", ("id",), columns))
+        place.target.open(Feed("s", "t", ("id",), columns)).close()
+
     def test_keys_of_several_columns_with_nulls_and_windows_are_one_row_each(self, place: SqlPlace):
         kinds = {"window": "STRUCT<start: TIMESTAMP, end: TIMESTAMP>", "c": "STRING", "n": "INT"}
         of = Feed("s", "t", ("window", "c"), kinds)

@@ -8,7 +8,7 @@ import pytest
 from headwater.access import Access
 from headwater.change import Change
 from headwater.client import Client, admin
-from headwater.errors import Away
+from headwater.errors import Away, UsageError
 from headwater.sink import Kafka
 from headwater.sink.message import sort
 from headwater.sink.store import Batch, Feed, Poison, Superseded
@@ -59,9 +59,15 @@ def place(bootstrap):
     place.client.close()
 
 
+def test_rows_never_go_into_the_topic_of_a_sinks_positions():
+    with pytest.raises(UsageError, match="hold the positions of sinks"):
+        Kafka("localhost:9092", topic="headwater.sink.orders.store.position").check(feed())
+
+
 class TestKafka(Contract, Killed):
     versions = False  # passes all changes on
     restores = False  # a log that loses what it has confirmed is none
+    suspensions = 16
     kills = 3
 
     def compare(self, place, story):

@@ -225,5 +225,9 @@ def test_a_server_that_is_away_is_said_without_its_password():
     with pytest.raises(Away, match=r"http://127\.0\.0\.1:1 does not answer") as caught:
         target.open(feed())
     assert secret not in str(caught.value) + repr(target)
+    with pytest.raises(UsageError, match="the sinks' own"):
+        OpenSearch("http://localhost", index="headwater-positions").check(feed())
+    with pytest.raises(UsageError, match="the sinks' own"):
+        target.check(Feed("s", "orders", ("id",), COLUMNS | {"headwater_version": "INT"}))
     with pytest.raises(UsageError, match="no index of such a name"):
         OpenSearch("http://localhost", index="Orders*").check(feed())

@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 from headwater.change import Change
 from headwater.errors import Away, UsageError
 from headwater.sink import Postgres
+from headwater.sink import postgres as module
 from headwater.sink.store import Feed, Poison
 from servers import free_port
 from sink.contract import batch, change, feed
@@ -54,6 +55,11 @@ def place(postgres):
 
 class TestPostgres(SqlContract):
     """The contracts, in a schema of its own for each test."""
+
+    @pytest.fixture
+    def hurried(self, monkeypatch):
+        session = module.SESSION.replace(f"lock_timeout={module.LOCK_S}s", "lock_timeout=200ms")
+        monkeypatch.setattr(module, "SESSION", session)
 
 
 def test_every_kind_of_value_is_kept(place):

@@ -32,7 +32,7 @@ class RedisPlace:
 
     def rows(self, feed):
         prefix = f"{feed.topic}:"
-        keys = [key for key in self.client.scan_iter(f"{prefix}*") if "_headwater" not in key]
+        keys = self.client.scan_iter(f"{prefix}*")
         return {key.removeprefix(prefix): self.row(key) for key in keys}
 
     def save(self):
@@ -193,7 +193,7 @@ def test_a_reset_that_was_interrupted_is_finished_by_the_next_claim(place):
     store = place.target.open(feed())
     store.claim([0])
     store.apply(batch(change("a", 1, 0)))
-    store._client.unlink = None  # the process ends here
+    store._client.scan = None  # the process ends here
     with pytest.raises(TypeError):
         store.reset()
     again = place.target.open(feed())
@@ -202,6 +202,89 @@ def test_a_reset_that_was_interrupted_is_finished_by_the_next_claim(place):
     assert place.rows(feed()) == {}
     again.close()
     store.close()
+
+
+@pytest.mark.parametrize("form", ["json", "hash"])
+@pytest.mark.parametrize("key", ["_headwater:orders.store", "_headwater:orders.store:versions"])
+def test_a_row_with_any_key_leaves_the_state_of_its_sink_alone(redis_server, form, key):
+    """Keys come from whoever writes records: user names, slugs."""
+    place = RedisPlace(redis_server, form)
+    store = place.target.open(feed())
+    store.claim([0])
+    store.apply(batch(change("a", 1, 0), change(key, 2, 1), version("v", 5, 2)))
+    names = [name for name in place.client.scan_iter() if not name.startswith("orders:")]
+    odd = [change(name, 3, 3 + n) for n, name in enumerate(names)]
+    store.apply(batch(*odd))
+    again = place.target.open(feed())
+
+    assert len(names) == 2
+    assert dict(again.claim([0])) == {0: 5}
+    assert place.rows(feed()).keys() == {"a", "v", key, *names}
+    again.apply(batch(change(key, None, 5)))
+    assert dict(again.claim([0])) == {0: 6}
+    assert place.rows(feed()).keys() == {"a", "v", *names}
+    again.reset()
+    assert place.rows(feed()) == {}
+    for each in (store, again, place.client):
+        each.close()
+
+
+def test_a_prefix_that_the_keys_of_sinks_begin_with_is_refused():
+    for prefix in ("h", "headwater.sink:", "headwater.sink:state:"):
+        with pytest.raises(UsageError, match="are the sinks' own"):
+            Redis("redis://localhost", prefix=prefix).check(feed())
+    Redis("redis://localhost", prefix="headwater.sinks:").check(feed())
+
+
+class EarlierVersion:
+    """What a sink of the version before has left: its state among its rows."""
+
+    def __init__(self, place, state):
+        self.name = "orders:_headwater:orders.store"
+        place.client.set("orders:a", change("a", 1, 0).value)
+        place.client.hset(self.name, mapping=state)
+        place.client.hset(f"{self.name}:versions", mapping={"orders:a": 9})
+
+
+def test_a_sink_of_an_earlier_version_goes_on_from_its_offsets(place):
+    before = EarlierVersion(place, {"0:claim": 7, "0:offset": 1})
+    store = place.target.open(feed())
+
+    assert dict(store.claim([0, 1])) == {0: 1}
+    store.apply(batch(version("a", 8, 1), change("b", 2, 2)))
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        place.client.hincrby(before.name, "0:claim", 1)  # what a process of that version would do
+    place.client.delete(before.name)
+    assert {key: row["total"] for key, row in place.rows(feed()).items()} == {"a": 1, "b": 2}
+    again = place.target.open(feed())
+    assert dict(again.claim([0])) == {0: 3}
+    store.close()
+    again.close()
+
+
+def test_a_reset_that_an_earlier_version_has_begun_is_finished(place):
+    EarlierVersion(place, {"0:claim": 7, "resetting": 1})
+    store = place.target.open(feed())
+
+    assert dict(store.claim([0])) == {}
+    assert place.rows(feed()) == {}
+    store.close()
+
+
+@pytest.mark.parametrize("form", ["json", "hash"])
+def test_a_sink_whose_state_a_row_had_replaced_is_filled_from_the_start(redis_server, form):
+    place = RedisPlace(redis_server, form)
+    place.client.set("orders:gone", "{}")
+    name = "orders:_headwater:orders.store"
+    place.client.set(name, "{}") if form == "json" else place.client.hset(name, mapping={"id": "x"})
+    store = place.target.open(feed())
+
+    assert dict(store.claim([0])) == {}
+    assert place.rows(feed()) == {}
+    store.apply(batch(change("a", 1, 0)))
+    assert place.rows(feed()).keys() == {"a"}
+    store.close()
+    place.client.close()
 
 
 def test_what_cannot_be_is_said_before_anything_starts(place):

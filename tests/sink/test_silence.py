@@ -32,7 +32,7 @@ def in_postgres(postgres, schema, topic):
 
 def in_redis(redis_server, topic):
     with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
-        keys = [key for key in client.scan_iter(f"{topic}:*", 1_000) if "_headwater" not in key]
+        keys = list(client.scan_iter(f"{topic}:*", 1_000))
         rows = [json.loads(text) for text in client.mget(keys)] if keys else []
     return {row["id"]: row["n"] for row in rows}
 

@@ -34,6 +34,8 @@ TOO_LARGE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
 REFUSED = {"_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED", "TOPIC_AUTHORIZATION_FAILED"}
 COMPACTED = {"cleanup.policy": "compact"}
 POSITIONS = COMPACTED | {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "600000"}
+OWN, POSITION = "headwater.sink.", ".position"
+"""How the names of the topics begin and end that hold positions."""
 RESET = "reset"
 """What the producer of a reset is called, beside those of the partitions."""
 RESETTING = "resetting"
@@ -61,6 +63,13 @@ class Kafka:
         return f"{self._log}, topic {self._topic or topic}"
 
     def check(self, feed: Feed) -> None:
+        name = self._topic or feed.topic
+        if name.startswith(OWN) and name.endswith(POSITION):
+            raise UsageError(
+                f"sink {feed.sink}: topics of that name hold the positions of sinks",
+                got=repr(name),
+                hint="give it another with topic=",
+            )
         if self._partitions < 1:
             raise UsageError(
                 f"sink {feed.sink}: a topic has partitions", got=str(self._partitions), expected="1 or more"
@@ -78,7 +87,7 @@ class _Store:
         self._log = access(log)
         self._feed = feed
         self._topic = topic
-        self._positions = f"headwater.sink.{feed.sink}.position"
+        self._positions = f"{OWN}{feed.sink}{POSITION}"
         self._client = Client(self._log, timeout_s=TIMEOUT_S)
         self._clock = SystemClock()
         self._pause = threading.Event()

@@ -26,12 +26,17 @@ __all__ = [
     "Layout",
     "check_history",
     "check_rows",
+    "check_table",
     "layout",
     "quoted",
     "reader",
 ]
 
 PARTITION, OFFSET, VERSION = "_partition", "_offset", "_version"
+OWN_TABLES = {"headwater_position", "headwater_origin"}
+"""What a sink keeps for itself, beside the table of its rows."""
+VALIDITY = ("valid_from", "valid_to")
+"""The columns that say when a version held, in a table with history."""
 NULL_KEY = "[null]"
 KINDS = {
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "BYTE", "SHORT", "LONG"), "BIGINT"),
@@ -138,8 +143,24 @@ def layout(feed: Feed) -> Layout:
     return Layout(feed, columns, tuple(ends.get(name, name) for name in feed.key), starts)
 
 
+def check_table(feed: Feed, table: str) -> None:
+    """UsageError when a sink's rows would be among what it keeps for itself."""
+    if table.lower() in OWN_TABLES:
+        raise UsageError(
+            f"sink {feed.sink!r}: a table of that name is the sinks' own",
+            got=repr(table),
+            hint="give it another with table=",
+        )
+
+
 def check_history(feed: Feed) -> None:
-    """UsageError when there are no versions of rows to keep."""
+    """UsageError when there are no versions of rows to keep, or a column has the name of one that says when they held."""
+    if taken := [name for name in feed.columns if name.lower() in VALIDITY]:
+        raise UsageError(
+            f"sink {feed.sink!r}: column {taken[0]!r} is needed for the time of a version",
+            got="history=True",
+            hint="rename it in the view, or leave history out: such rows may be versions already",
+        )
     if feed.append:
         raise UsageError(
             f"sink {feed.sink!r}: rows of {feed.topic!r} are never replaced",

@@ -92,6 +92,12 @@ class OpenSearch:
                 expected="small letters, digits, '.', '-' and '_'",
                 hint="name it with index=",
             )
+        if name == POSITIONS or VERSION in feed.columns:
+            raise UsageError(
+                f"sink {feed.sink}: a name is the sinks' own there",
+                got=f"index {name!r}" if name == POSITIONS else f"column {VERSION!r}",
+                hint="name the index with index=, or rename the column in the view",
+            )
         for notation in feed.columns.values():
             kind(notation)
 

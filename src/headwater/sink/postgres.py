@@ -15,7 +15,7 @@ from headwater.address import check_postgres, postgres_database, shown
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, UsageError, one_line
-from headwater.sink.layout import LENIENT, Layout, check_history, layout, reader
+from headwater.sink.layout import LENIENT, Layout, check_history, check_table, layout, reader
 from headwater.sink.origin import known_ms
 from headwater.sink.postgres_copy import lines
 from headwater.sink.postgres_sql import GONE, NULL_KEY, ROW, Statements, staged, statements
@@ -95,6 +95,7 @@ class Postgres:
     def check(self, feed: Feed) -> None:
         check_postgres(f"sink {feed.sink!r}", self.url)
         layout(feed)
+        check_table(feed, self.table or feed.topic)
         if self.history:
             check_history(feed)
 

@@ -4,9 +4,16 @@ A batch is one script, and a script is one step for everybody else: it looks whe
 are those that were left (a Redis that was restarted from an older file is another), writes and deletes the rows, and moves the offsets. So an older value never takes the place of a newer one, whoever writes, and a
 deletion leaves nothing behind: an old value cannot come back, for its offset lies before the partition's.
 
-    PREFIX KEY                  a row: a JSON string, or a hash with a field for each column
-    PREFIX _headwater:SINK      a hash: N:claim and N:offset of each partition N; resetting, while rows are removed
-    PREFIX _headwater:SINK:versions    a hash: the version of each row that has one (real-time views)
+    PREFIX KEY                              a row: a JSON string, or a hash with a field for each column
+    headwater.sink:state:SINK:PREFIX        a hash: N:claim and N:offset of each partition N; resets, how often rows were removed;
+                                            resetting, which of these resets is under way
+    headwater.sink:versions:SINK:PREFIX     a hash: the version of each row that has one (real-time views)
+
+Any text may be a row's key, so what the sink keeps for itself has names that no prefix of rows may begin with. Earlier versions kept it among
+the rows; `MOVE` brings it here, in one step.
+
+A reset removes rows in many steps. Nothing is claimed, and so nothing is written, before it has ended, and each step looks whether its reset is
+still under way: one that was suspended meanwhile removes nothing of what came after it.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -27,7 +34,34 @@ TIMEOUT_S = 10.0
 SCAN_KEYS = 1_000
 """So many keys are looked at in one step of a reset; others are served between two steps."""
 
+OWN = "headwater.sink:"
+"""Keys that begin with it are the sinks' own."""
+
+MOVE = """
+local state, versions, old, old_versions = unpack(KEYS)
+if redis.call('EXISTS', state) == 1 then return end
+local kind = redis.call('TYPE', old).ok
+if kind == 'none' then return end
+local ours = kind == 'hash'
+if ours then
+  for _, name in ipairs(redis.call('HKEYS', old)) do
+    ours = ours and (string.find(name, '^%d+:claim$') or string.find(name, '^%d+:offset$') or name == 'resetting')
+  end
+end
+if not ours then
+  redis.call('HSET', state, 'resets', '1', 'resetting', '1')
+  return
+end
+redis.call('RENAME', old, state)
+if redis.call('TYPE', old_versions).ok == 'hash' then redis.call('RENAME', old_versions, versions) end
+if redis.call('HEXISTS', state, 'resetting') == 1 then redis.call('HSET', state, 'resets', '1', 'resetting', '1') end
+redis.call('RPUSH', old, state)
+"""
+"""What a version before left among the rows. A row that took the place of the state there has lost it: all rows are removed and filled again.
+A list stays in the old place: a process of that version, which would begin at the log's start there, is refused by its type."""
+
 CLAIM = """
+if redis.call('HEXISTS', KEYS[1], 'resetting') == 1 then return false end
 local found = {}
 for i = 1, #ARGV do
   local n = ARGV[i]
@@ -100,9 +134,17 @@ for i = 1, #entries, 2 do
   if string.find(entries[i], ':offset$') then redis.call('HDEL', KEYS[1], entries[i])
   elseif string.find(entries[i], ':claim$') then redis.call('HINCRBY', KEYS[1], entries[i], 1) end
 end
-redis.call('HSET', KEYS[1], 'resetting', '1')
 redis.call('DEL', KEYS[2])
-return ''
+local number = redis.call('HINCRBY', KEYS[1], 'resets', 1)
+redis.call('HSET', KEYS[1], 'resetting', number)
+return number
+"""
+
+REMOVE = """
+if redis.call('HGET', KEYS[1], 'resetting') ~= ARGV[1] then return 0 end
+if #KEYS > 1 then redis.call('UNLINK', unpack(KEYS, 2)) end
+if ARGV[2] == 'last' then redis.call('HDEL', KEYS[1], 'resetting') end
+return 1
 """
 
 
@@ -126,6 +168,13 @@ class Redis:
         return f"{shown(self._url)}, keys {self._prefix or f'{topic}:'}*"
 
     def check(self, feed: Feed) -> None:
+        prefix = self._prefix or f"{feed.topic}:"
+        if prefix.startswith(OWN) or OWN.startswith(prefix):
+            raise UsageError(
+                f"sink {feed.sink}: keys that begin with {OWN!r} are the sinks' own",
+                got=f"prefix {prefix!r}",
+                hint="give the sink another prefix=",
+            )
         if feed.append:
             raise UsageError(
                 f"sink {feed.sink}: Redis keeps the newest row of a key",
@@ -165,24 +214,28 @@ class _Store:
         self._prefix = prefix
         self._form = form
         self._feed = feed
-        self._state = f"{prefix}_headwater:{feed.sink}"
-        self._versions = f"{self._state}:versions"
+        self._state = f"{OWN}state:{feed.sink}:{prefix}"
+        self._versions = f"{OWN}versions:{feed.sink}:{prefix}"
         self._claims: dict[int, int] = {}
         self._offsets: dict[int, int] = {}
-        self._scripts = {text: client.register_script(text) for text in (CLAIM, APPLY, RESET)}
+        texts = (MOVE, CLAIM, APPLY, RESET, REMOVE)
+        self._scripts = {text: client.register_script(text) for text in texts}
         with self._translated():
             if client.info("cluster").get("cluster_enabled"):
                 raise UsageError(
                     f"sink {feed.sink}: {address} is a Redis Cluster",
                     hint="a batch is one step there only for keys of one slot; give the address of a single Redis",
                 )
+            before = f"{prefix}_headwater:{feed.sink}"
+            self._scripts[MOVE](keys=[self._state, self._versions, before, f"{before}:versions"])
 
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
         numbers = sorted(partitions)
         with self._translated():
-            if self._client.hexists(self._state, "resetting"):
-                self._remove_rows()
-            found = self._scripts[CLAIM](keys=[self._state], args=numbers)
+            while (found := self._scripts[CLAIM](keys=[self._state], args=numbers)) is None:
+                unfinished = self._client.hget(self._state, "resetting")
+                if unfinished is not None:
+                    self._remove_rows(int(unfinished))
         for number, claim, offset in zip(numbers, found[::2], found[1::2], strict=True):
             self._claims[number] = int(claim)
             self._offsets.pop(number, None)
@@ -217,10 +270,12 @@ class _Store:
 
     def reset(self) -> None:
         with self._translated():
-            self._scripts[RESET](keys=[self._state, self._versions])
-            self._remove_rows()
+            number = self._scripts[RESET](keys=[self._state, self._versions])
+            ours = self._remove_rows(int(number))
         self._claims.clear()
         self._offsets.clear()
+        if not ours:
+            raise Superseded(f"sink {self._feed.sink}: another process has finished its reset")
 
     def close(self) -> None:
         self._client.close()
@@ -245,20 +300,21 @@ class _Store:
         version = b"" if change.version is None else change.version
         return [b"anew" if row.anew else b"set", version, value]
 
-    def _remove_rows(self) -> None:
-        """Removes all rows, in steps; one that is interrupted is taken up by the next claim."""
-        ours = {self._state.encode(), self._versions.encode()}
+    def _remove_rows(self, number: int) -> bool:
+        """Removes all rows, in steps, as long as that reset is under way; False when another process has finished it.
+
+        One that is interrupted is finished by the next claim.
+        """
         pattern = "".join("\\" + each if each in "*?[]^\\" else each for each in self._prefix) + "*"
-        own = f"{self._prefix}_headwater:".encode()
+        remove = self._scripts[REMOVE]
         cursor = 0
         while True:
             cursor, keys = self._client.scan(cursor, match=pattern, count=SCAN_KEYS)
-            rows = [key for key in keys if key not in ours and not key.startswith(own)]
-            if rows:
-                self._client.unlink(*rows)
+            for first in range(0, len(keys), SCAN_KEYS):
+                if not remove(keys=[self._state, *keys[first : first + SCAN_KEYS]], args=[number, ""]):
+                    return False
             if not cursor:
-                break
-        self._client.hdel(self._state, "resetting")
+                return bool(remove(keys=[self._state], args=[number, "last"]))
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

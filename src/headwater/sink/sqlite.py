@@ -29,6 +29,7 @@ from headwater.sink.layout import (
     Layout,
     check_history,
     check_rows,
+    check_table,
     layout,
     quoted,
     reader,
@@ -107,6 +108,7 @@ class Sqlite:
 
     def check(self, feed: Feed) -> None:
         layout(feed)
+        check_table(feed, self.table or feed.topic)
         if self.history:
             check_history(feed)
 
