@@ -194,6 +194,17 @@ class Contract:
         assert self.totals(place) == {"a": 1, "b": 2}
         successor.close()
 
+    def test_a_key_that_moves_to_another_partition_keeps_its_newest_row(self, place, store):
+        """A topic that gets more partitions has the later records of a key in another one, at smaller offsets."""
+        store.claim([0, 1])
+        store.apply(batch(change("a", 1, 50), change("b", 1, 51), change("c", 1, 52)))
+        store.claim([2, 3])
+        store.apply(batch(change("a", 2, 0, partition=2), change("b", None, 0, partition=3)))
+        store.apply(batch(change("a", 3, 1, partition=2), change("b", 4, 1, partition=3)))
+        store.apply(batch(change("c", None, 2, partition=2)))
+
+        assert self.totals(place) == {"a": 3, "b": 4}
+
     def test_reset_forgets_rows_and_offsets(self, place, store):
         store.claim([0])
         store.apply(batch(change("a", 1, 0), change("b", 1, 1)))

@@ -106,6 +106,17 @@ class SqlContract(Contract):
             ("b", 2, "05", None),
         ]
 
+    def test_history_ends_the_version_of_a_key_that_was_in_another_partition(self, place: SqlPlace):
+        of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"})
+        store = place.history.open(of)
+        store.claim([0, 1])
+        store.apply(batch(row({"id": "a", "n": 1}, 7, "a"), row({"id": "b", "n": 1}, 8, "b")))
+        moved = Change("a", '{"id":"a","n":2}', 1, 0, AT_MS + 9_000)
+        store.apply(batch(moved, Change("b", None, 1, 1, AT_MS + 9_000)))
+        store.close()
+
+        assert place.query("SELECT id, n FROM t WHERE valid_to IS NULL") == [("a", 2)]
+
     def test_history_of_a_record_that_does_not_fit_is_as_it_was(self, place: SqlPlace):
         of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"})
         store = place.history.open(of)

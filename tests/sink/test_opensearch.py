@@ -5,15 +5,20 @@ import uuid
 
 import opensearchpy
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from headwater.change import Change
+from headwater.client import Client
 from headwater.errors import Away, UsageError
 from headwater.sink import OpenSearch
 from headwater.sink import opensearch as module
+from headwater.sink.loop import Loop
 from headwater.sink.store import Batch, Feed, Poison, Superseded
-from servers import OpenSearchProcess
+from servers import OpenSearchProcess, wait_until
 from sink.contract import COLUMNS, Contract, batch, change, feed
 from sink.killed import Killed
+from sink.running import Running
+from viewlog import ViewLog
 
 
 @pytest.fixture(scope="session")
@@ -84,6 +89,63 @@ def test_a_bulk_that_comes_late_changes_nothing(place):
     )
     store.close()
     successor.close()
+
+
+def test_a_bulk_of_the_partition_that_a_key_has_left_changes_nothing(place):
+    store = place.target.open(feed())
+    store.claim([0, 1])
+    store.apply(batch(change("a", 1, 1_000_000)))
+    store.apply(batch(change("a", 2, 0, partition=1)))
+    for body, part in store._parts([change("a", 9, 1_000_000)]):
+        store._bulk(body, part)
+
+    assert {key: row["total"] for key, row in place.rows(feed()).items()} == {"a": 2}
+    store.close()
+
+
+@pytest.fixture
+def grown(place, log):
+    """A sink of a topic with two partitions that is given more of them."""
+    topic = log.create(partitions=2)
+    of = Feed(f"{topic}.search", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
+    rows = {f"k{n}": {"id": f"k{n}", "n": 1} for n in range(40)}
+    for _ in range(3):  # so that the offsets of the first two partitions are ahead of all that come later
+        log.put(topic, rows)
+    running = Running(Loop(log.log, of.sink, topic, place.target, lambda: of))
+
+    def shown():
+        return {key: row["n"] for key, row in place.rows(of).items()}
+
+    def grow(partitions):
+        wait_until(lambda: running.loop.counters.applied == 120, 60, "the first rows")
+        assert len(shown()) == 40
+        log.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
+        wait_until(lambda: Client(log.log).partitions()[topic] == partitions, 30, "the new partitions")
+        fresh = ViewLog(log.log)
+        fresh.put(topic, {key: row | {"n": 2} for key, row in rows.items()} | {"k0": None})
+        return {key: 2 for key in rows if key != "k0"}
+
+    yield running, grow, shown
+    running.stop()
+
+
+def test_updates_of_keys_that_more_partitions_have_moved_take_effect(grown):
+    running, grow, shown = grown
+    expected = grow(4)
+
+    wait_until(lambda: shown() == expected, 90, "the rows of all four partitions")
+    running.stop()
+    assert running.error is None
+
+
+def test_partitions_that_move_keys_to_smaller_numbers_are_refused(grown):
+    running, grow, _ = grown
+    grow(3)
+
+    wait_until(lambda: running.error is not None, 90, "the refusal")
+    assert isinstance(running.error, UsageError)
+    assert "from 2 to 3" in str(running.error)
+    assert "headwater topic delete" in str(running.error)
 
 
 @pytest.mark.parametrize("step", ["_forget_offsets", "_check_mark"])

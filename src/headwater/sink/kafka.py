@@ -24,6 +24,7 @@ from headwater.clock import SystemClock
 from headwater.errors import Away, MachineError, UsageError
 from headwater.sink.rows import fresh, moved
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
+from headwater.sink.topics import partitions_of
 
 __all__ = ["Kafka"]
 
@@ -154,13 +155,7 @@ class _Store:
 
     def _sources(self) -> set[int]:
         """The partitions of the source: one that was claimed and never written has no position."""
-        if self._feed.log is None:
-            return set()
-        client = Client(self._feed.log, timeout_s=TIMEOUT_S)
-        try:
-            return set(range(client.partitions().get(self._feed.topic, 0)))
-        finally:
-            client.close()
+        return set(range(partitions_of(self._feed)))
 
     def _fill(self, number: int, changes: list[Change], upto: int, begun: list[int]) -> None:
         """Sends a partition's part of a batch in a transaction that is still open at the end."""

@@ -1,7 +1,8 @@
 """OpenSearch: the rows of a view as documents, written with its bulk interface.
 
-There are no transactions there, so a document's version is made of its offset (``external_gte``): whoever writes, and however
-often, a document never becomes older. First the documents of a batch are written, then the offsets; what was repeated after a crash
+There are no transactions there, so a document's version is made of its partition and offset (``external_gte``): whoever writes, and however
+often, a document never becomes older. The partition comes first. A topic that gets a multiple of its partitions moves keys to greater numbers only
+(``hash % 2n`` is ``hash % n`` or that and n), where their offsets begin again; any other number is refused. First the documents of a batch are written, then the offsets; what was repeated after a crash
 in between changes nothing. A claim is a number in the document that holds a partition's offset: it is looked at before each
 part of a batch, and the offset moves only if that document is still the one that was looked at.
 
@@ -18,10 +19,12 @@ import msgspec
 from headwater.address import shown
 from headwater.change import Change
 from headwater.errors import Away, UsageError, one_line
-from headwater.sink.columns import Kind, kind
+from headwater.sink.columns import kind
 from headwater.sink.driver import driver
+from headwater.sink.opensearch_mapping import field
 from headwater.sink.rows import Newest, beaten, check_offset, fresh, identity, moved, newest
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
+from headwater.sink.topics import partitions_of
 
 __all__ = ["OpenSearch"]
 
@@ -30,23 +33,9 @@ TIMEOUT_S = 30
 BULK_BYTES = 5_000_000
 """So much of a batch goes into one request."""
 PARTITIONS_MAX = 10_000
+OFFSET_BITS = 43
+"""Of a version, below the partition: room for a million partitions with eight trillion records each."""
 TRIES = 10
-TYPES = {
-    "BOOLEAN": "boolean",
-    "TINYINT": "byte",
-    "SMALLINT": "short",
-    "INT": "integer",
-    "BIGINT": "long",
-    "FLOAT": "float",
-    "DOUBLE": "double",
-    "DECIMAL": "double",
-    "BINARY": "binary",
-    "DATE": "date",
-    "TIMESTAMP": "date",
-    "TIMESTAMP_NTZ": "date",
-}
-KEYWORD_BYTES = 8_191
-"""A longer text is found by its words alone."""
 VERSION = "headwater_version"
 """The field that keeps the version of a row that has one: names that begin with ``_`` are OpenSearch's own."""
 
@@ -118,6 +107,8 @@ class _Store:
         self._index = target.index(feed.topic)
         self._claims: dict[int, int] = {}
         self._offsets: dict[int, int] = {}
+        self._partitions = 0
+        """How many the topic had when it was looked at."""
         options = {"ca_certs": target.ca} if target.ca else {}
         try:
             self._client = library.OpenSearch(target.url, timeout=TIMEOUT_S, max_retries=0, **options)
@@ -129,6 +120,8 @@ class _Store:
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
         numbers = sorted(partitions)
         with self._translated():
+            if numbers and numbers[-1] >= self._partitions:
+                self._check_partitions()
             taken = self._take(numbers)
             if self._held([RESETTING])[
                 RESETTING
@@ -182,6 +175,32 @@ class _Store:
             return taken
         raise Away(f"partitions of sink {self._feed.sink} are claimed by others all the time")
 
+    def _check_partitions(self) -> None:
+        """Notes how many partitions the topic has. UsageError when versions could no longer say which record of a key is the newest."""
+        if self._feed.append or self._feed.log is None:
+            return
+        count = partitions_of(self._feed)
+        for _ in range(TRIES):
+            held = self._held([COUNT])
+            before = held[COUNT].claim
+            if before and count > before and count % before:
+                raise UsageError(
+                    f"sink {self._feed.sink}: the partitions of topic {self._feed.topic} have grown from {before} to {count}",
+                    expected=f"a multiple of {before}: otherwise keys move to partitions of smaller numbers, and older documents stay",
+                    hint=f"make the topic again: headwater topic delete {self._feed.topic}; the sink then fills its index from it",
+                )
+            if count < before:  # it is another topic
+                self._finish_reset(self._mark_reset())
+                continue
+            try:
+                if count != before:
+                    self._place({COUNT: (count, -1)}, held)
+            except Superseded:
+                continue
+            self._partitions = count
+            return
+        raise Away(f"the partitions of sink {self._feed.sink} are noted by others all the time")
+
     def _check(self, numbers: Collection[int]) -> "dict[int, Held]":
         held = self._held(numbers)
         for number, seen in held.items():
@@ -223,7 +242,7 @@ class _Store:
     def _lines(self, change: Change) -> bytes:
         about = {
             "_id": identity(change, append=self._feed.append),
-            "version": change.offset + 1,
+            "version": (change.partition << OFFSET_BITS) + change.offset + 1,
             "version_type": "external_gte",
         }
         if change.value is None:
@@ -313,14 +332,15 @@ class _Store:
         query = {"query": {"term": {"sink": self._feed.sink}}, "size": PARTITIONS_MAX}
         hits = self._client.search(body=query, index=POSITIONS)["hits"]["hits"]
         held = self._held([each["_source"]["partition"] for each in hits])
-        known = {number: (seen.claim + 1, -1) for number, seen in held.items() if number != RESETTING}
+        known = {number: (seen.claim + 1, -1) for number, seen in held.items() if number >= 0}
+        known |= {COUNT: (0, -1)} if COUNT in held else {}
         self._check_mark(mark)
         if known:
             self._place(known, held)
 
     def _prepare(self) -> None:
         """Makes the indices, or adds to a mapping what is new; another type for a field is refused by OpenSearch."""
-        properties = {name: _field(kind(notation)) for name, notation in self._feed.columns.items()}
+        properties = {name: field(kind(notation)) for name, notation in self._feed.columns.items()}
         properties[VERSION] = {"type": "long"}
         mapping = {"dynamic": False, "properties": properties}
         self._make(self._index, mapping, self._target.settings)
@@ -372,20 +392,7 @@ class Held(msgspec.Struct, frozen=True):
 
 RESETTING = -1
 """In the place of a partition: whether a reset is under way."""
+COUNT = -2
+"""In the place of a partition: how many partitions the topic has, where claims are; 0 when that is not known."""
 CONFLICT = 409
 BAD_REQUEST = 400
-
-
-def _field(given: Kind) -> dict[str, Any]:
-    """A column's type there. A list has the type of what is in it."""
-    if given.name == "ARRAY":
-        return _field(given.inner[0])
-    if given.name == "STRUCT":
-        inner = {name: _field(each) for name, each in zip(given.names, given.inner, strict=True)}
-        return {"type": "object", "dynamic": False, "properties": inner}
-    if given.name == "MAP":
-        return {"type": "flat_object"}
-    if given.name == "STRING":
-        exact = {"type": "keyword", "ignore_above": KEYWORD_BYTES}
-        return {"type": "text", "fields": {"keyword": exact}}
-    return {"type": TYPES[given.name]}

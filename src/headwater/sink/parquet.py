@@ -1,7 +1,7 @@
 """Parquet: the changes of a topic as plain files, for whatever reads a folder of them.
 
 A Parquet file cannot be changed, so nothing is replaced here: the files hold every change that was read, in the order of the log, and
-for a keyed view the newest of a key (the greatest ``_offset``) is its row, unless it says ``_deleted``.
+for a keyed view the newest of a key (the greatest ``_partition``, ``_offset``) is its row, unless it says ``_deleted``.
 
     PATH/TOPIC/part-PARTITION-FROM-UPTO.parquet     the changes of a partition from an offset up to another
     PATH/TOPIC/_headwater/SINK.json                 claims, and offsets behind which only markers were passed

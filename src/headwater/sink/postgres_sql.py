@@ -218,17 +218,17 @@ def _keyed(shape: Layout, full: str) -> dict[str, str]:
 def _history(shape: Layout, full: str) -> dict[str, str]:
     names = [column.name for column in shape.columns]
     values = [_value(n, column) for n, column in enumerate(shape.columns)]
+    # Records of a key are in one partition, or moved to another when the topic got more of them: the greater number is the newer one.
     keys = ", ".join(_key(shape, name) for name in shape.key)
     time = "to_timestamp(at_ms / 1000.0)"
     first = (
-        f"SELECT {', '.join(f'{_key(shape, name)} AS k{n}' for n, name in enumerate(shape.key))}, min(log_offset) AS log_offset "
-        f"FROM headwater_stage s GROUP BY {keys}"
+        f"SELECT DISTINCT ON ({keys}) {', '.join(f'{_key(shape, name)} AS k{n}' for n, name in enumerate(shape.key))}, at_ms "
+        f"FROM headwater_stage s ORDER BY {keys}, log_partition, log_offset"
     )
     same = " AND ".join(f"t.{quoted(name)} IS NOT DISTINCT FROM f.k{n}" for n, name in enumerate(shape.key))
-    # The places of one key are all in one partition, so that an offset names one of them.
     close = (
-        f"UPDATE {full} t SET valid_to = to_timestamp(o.at_ms / 1000.0) FROM ({first}) f, headwater_stage o "
-        f"WHERE t.valid_to IS NULL AND {same} AND o.log_offset = f.log_offset AND o.log_partition = t.{PARTITION}"
+        f"UPDATE {full} t SET valid_to = to_timestamp(f.at_ms / 1000.0) FROM ({first}) f "
+        f"WHERE t.valid_to IS NULL AND {same}"
     )
     columns = [*(f"{value} AS c{n}" for n, value in enumerate(values))]
     inner = (

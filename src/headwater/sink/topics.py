@@ -11,10 +11,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from headwater.access import Log
-from headwater.client import admin
+from headwater.client import Client, admin
 from headwater.clock import Clock
+from headwater.errors import Away, MachineError
+from headwater.sink.store import Feed
 
-__all__ = ["Topic", "TopicWatch", "ask", "known_as"]
+__all__ = ["Topic", "TopicWatch", "ask", "known_as", "partitions_of"]
 
 MISSING_SECONDS = 0.5
 """Between two looks while a topic is missing: a new application is creating it right now."""
@@ -54,6 +56,19 @@ def known_as(description: Any) -> str:
     """The id in a topic's description; empty where the log has none."""
     found = str(description.topic_id)
     return "" if found == NO_ID else found
+
+
+def partitions_of(feed: Feed) -> int:
+    """How many partitions the log says that a feed's topic has; 0 where there is no such topic. Away when the log does not answer."""
+    if feed.log is None:
+        return 0
+    client = Client(feed.log, timeout_s=REQUEST_SECONDS)
+    try:
+        return client.partitions().get(feed.topic, 0)
+    except MachineError as error:
+        raise Away(error.what, got=error.got) from error
+    finally:
+        client.close()
 
 
 class Topic(msgspec.Struct, frozen=True):
