@@ -3,10 +3,12 @@
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from headwater.client import Client
 from headwater.errors import StorageError
 from headwater.sink import Delivery
+from headwater.testing import SettableClock
 from headwater.view import ViewTable
 from resultlog import Driver
 from servers import both_logs, wait_settled, wait_until
@@ -37,6 +40,25 @@ def table(tmp_path):
 
 def stored(table):
     return {row.key: row.columns() for row in table.rows().rows}
+
+
+def test_keys_that_were_deleted_long_ago_leave_the_file(log, tmp_path):
+    view = log.create(partitions=2)
+    clock, folder = SettableClock(), tmp_path / "views"
+    delivery = Delivery(log.log, [view], folder, lambda *_: None, clock=clock)
+    delivery.start()
+    log.put(view, {f"k{n}": {"n": n} for n in range(20)})
+    log.put(view, {f"k{n}": None for n in range(19)})
+    wait_until(lambda: len(stored(ViewTable(folder / f"{view}.db"))) == 1, 30, "the row that is left")
+
+    def rows():
+        clock.advance(120)
+        with closing(sqlite3.connect(folder / f"{view}.db")) as connection:
+            return connection.execute("SELECT count(*) FROM row").fetchone()[0]
+
+    assert rows() == 20
+    wait_until(lambda: rows() == 1, 60, "the deleted keys are gone")
+    delivery.stop()
 
 
 def test_records_reach_the_table_and_on_commit_in_milliseconds(log, deliver, table):

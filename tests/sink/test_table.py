@@ -1,13 +1,16 @@
 """The SQLite table of a view: rows and position move together, and nothing moves them twice."""
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 
 from headwater.change import Change
 from headwater.errors import StorageError
 from headwater.position import Position
-from headwater.sink import SqliteTable
+from headwater.sink import SqliteTable, tombstones
+from headwater.sink.tombstones import TOMBSTONES_MAX
+from headwater.testing import SettableClock
 from headwater.view import ViewTable
 
 
@@ -94,6 +97,115 @@ def test_a_deleted_key_is_gone_but_a_resuming_reader_learns_of_it(table, path):
     assert stored(path) == {"FR": '{"total":2}'}
     since = ViewTable(path).since(position, 10)
     assert [(row.key, row.value) for row in since.rows] == [("DE", None)]
+
+
+def rows_in(path):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT count(*) FROM row").fetchone()[0]
+
+
+@pytest.fixture
+def clock():
+    return SettableClock()
+
+
+@pytest.fixture
+def churning(path, clock):
+    """A table whose keys live for a minute each, as sessions and windows do: made and deleted one after the other."""
+    table = SqliteTable(path, clock)
+    made = iter(range(1_000_000))
+
+    def churn(keys, seconds):
+        for _ in range(keys):
+            n = next(made)
+            table.apply([change(f"s{n}", '{"n":1}', 2 * n)], at(2 * n + 1))
+            clock.advance(seconds)
+            table.tidy()
+            table.apply([Change(f"s{n}", None, 0, 2 * n + 1, 0)], at(2 * n + 2))
+
+    yield table, churn
+    table.close()
+
+
+def test_a_file_does_not_grow_with_keys_that_come_and_go(churning, path):
+    _, churn = churning
+    churn(100, 60)
+    early = rows_in(path)
+    churn(400, 60)
+
+    assert stored(path) == {}
+    assert rows_in(path) <= early
+    assert rows_in(path) < 70
+
+
+def test_a_reader_who_resumes_within_an_hour_learns_of_deletions(churning, path, clock):
+    table, churn = churning
+    churn(200, 60)
+    left = table.position()
+    churn(50, 60)
+    clock.advance(5 * 60)
+    table.tidy()
+
+    since = ViewTable(path).since(left, 1_000)
+    assert [row.key for row in since.rows] == [f"s{n}" for n in range(200, 250)]
+    assert {row.value for row in since.rows} == {None}
+
+
+def test_a_reader_who_was_away_for_longer_than_deletions_are_known_is_given_a_snapshot(churning, path):
+    table, churn = churning
+    churn(10, 60)
+    left = table.position()
+    churn(100, 60)
+
+    assert ViewTable(path).since(left, 1_000) is None
+    assert ViewTable(path).since(table.position(), 1_000).rows == ()
+
+
+def test_a_reader_who_was_away_while_nothing_was_deleted_resumes_after_days(table, path, clock):
+    table.apply([change("DE", '{"n":1}', 0)], at(1))
+    left = table.position()
+    table.close()
+    again = SqliteTable(path, clock)
+    again.tidy()
+    clock.advance(3 * 86_400)
+    again.tidy()
+    again.apply([change("DE", '{"n":2}', 1)], at(2))
+
+    assert [row.key for row in ViewTable(path).since(left, 10).rows] == ["DE"]
+    again.close()
+
+
+def test_many_deletions_at_once_are_forgotten_beyond_those_that_a_reader_can_be_told(path, clock):
+    table = SqliteTable(path, clock)
+    keys = [f"s{n}" for n in range(12_000)]
+    table.apply([change(key, '{"n":1}', n) for n, key in enumerate(keys)], at(12_000))
+    before = table.position()
+    table.apply([change(key, None, 12_000 + n) for n, key in enumerate(keys)], at(24_000))
+    table.tidy()
+
+    assert rows_in(path) == TOMBSTONES_MAX
+    assert ViewTable(path).since(before, 20_000) is None
+    kept = Position({"revenue": {0: 14_000}}, before.build)
+    assert len(ViewTable(path).since(kept, 20_000).rows) == TOMBSTONES_MAX
+    table.close()
+
+
+def test_a_file_of_an_earlier_version_forgets_its_old_deletions(table, path, clock, monkeypatch):
+    monkeypatch.setattr(tombstones, "PRUNE_ROWS", 7)
+    table.apply([change(f"s{n}", None, n) for n in range(50)], at(50))
+    table.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("DROP INDEX row_deleted; DROP TABLE mark; DROP TABLE floor;")
+    assert ViewTable(path).since(Position({"revenue": {0: 3}}, ViewTable(path).position().build), 50)
+
+    again = SqliteTable(path, clock)
+    again.tidy()
+    assert rows_in(path) == 50
+    clock.advance(3_700)
+    for left in (43, 36, 29, 22, 15, 8, 1, 0):
+        again.tidy()
+        assert rows_in(path) == left
+    again.close()
 
 
 def test_a_deleted_key_can_come_back(table, path):

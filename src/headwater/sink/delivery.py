@@ -116,6 +116,8 @@ class Delivery:
                     acquaint(self._consumer)
                 for view, topic in found.items():
                     self._follow(view, topic)
+                for table in self._tables.values():
+                    self._patience.until(table.tidy)
                 messages = self._take(IDLE_SECONDS if watch.complete else SEARCH_SECONDS)
                 if messages and self._deliver(messages):
                     watch.hurry()

@@ -5,8 +5,9 @@ One file for each view, named ``<view>.db``. `headwater.view.table` reads the sa
     row       key, value (JSON object, NULL for a deleted key), partition, offset, timestamp (ms), version
     position  partition, offset: the next offset that the table has not seen
     build     one line: build (ms when this table was begun), origin (id of the topic it was filled from)
+    floor     partition, offset: deletions before it are no longer known (`headwater.sink.tombstones`)
 
-A deleted key stays as a hidden row, so that a subscriber who resumes learns of the deletion. A file of
+A deleted key stays as a hidden row for an hour, so that a subscriber who resumes learns of the deletion. A file of
 another format is begun anew: everything in it can be had again from the log.
 """
 
@@ -23,10 +24,14 @@ from headwater.position import Position
 from headwater.sink.rows import Newest, newest
 from headwater.sink.sqlite import FULL
 from headwater.sink.store import Full
+from headwater.sink.tombstones import CREATE as TOMBSTONES
+from headwater.sink.tombstones import prune
 
 __all__ = ["SqliteTable"]
 
 FORMAT = 1
+TIDY_S = 60.0
+"""Between two looks for deleted keys that can be forgotten."""
 CREATE = """
 CREATE TABLE row (
     key TEXT PRIMARY KEY, value TEXT, partition INTEGER NOT NULL, offset INTEGER NOT NULL,
@@ -61,6 +66,7 @@ class SqliteTable:
         self.path = path
         self.topic = path.stem
         self._clock = clock or SystemClock()
+        self._tidy_due = 0.0
         with _translated(path):
             self._connection = _open(path)
             read = self._connection.execute
@@ -104,10 +110,19 @@ class SqliteTable:
         """Forgets every row and offset and begins a new build, to be filled from the log's start."""
         build = max(self._clock.now_ms(), self._build + 1)
         with self._transaction():
-            for statement in ("DELETE FROM row", "DELETE FROM position"):
-                self._connection.execute(statement)
+            for name in ("row", "position", "mark", "floor"):
+                self._connection.execute(f"DELETE FROM {name}")  # noqa: S608  ours
             self._connection.execute("UPDATE build SET build = ?, origin = ?", (build, origin))
         self._offsets, self._build, self._origin = {}, build, origin
+
+    def tidy(self) -> None:
+        """Forgets keys that were deleted longer ago than subscribers may resume; called often, it looks once a minute."""
+        now = self._clock.monotonic()
+        if now < self._tidy_due:
+            return
+        with self._transaction():
+            more = prune(self._connection, self._offsets, self._clock.now_ms())
+        self._tidy_due = now if more else now + TIDY_S
 
     def close(self) -> None:
         self._connection.close()
@@ -152,8 +167,7 @@ def _open(path: Path) -> sqlite3.Connection:
         return _open(path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    if empty:
-        connection.executescript(f"BEGIN IMMEDIATE; {CREATE} COMMIT;")
+    connection.executescript(f"BEGIN IMMEDIATE; {CREATE if empty else ''} {TOMBSTONES} COMMIT;")
     return connection
 
 

@@ -119,14 +119,17 @@ class ViewTable:
     def since(self, position: Position, limit: int) -> Snapshot | None:
         """The rows (deleted ones with value None) that changed behind ``position``, oldest change first.
 
-        None when this cannot be told: the table was rebuilt since, has not reached ``position``, or more
-        than ``limit`` rows changed. The reader then takes a whole snapshot.
+        None when this cannot be told: the table was rebuilt since, has not reached ``position``, no longer knows
+        which keys were deleted since then, or more than ``limit`` rows changed. The reader then takes a whole snapshot.
         """
         with self._reading() as connection:
             here = Position() if connection is None else self._position(connection)
             if connection is None or not here.covers(position):
                 return None
             behind = [(p, position.of(self.topic).get(p, 0)) for p in here.of(self.topic)]
+            floor = _floor(connection)
+            if any(offset < floor.get(p, 0) for p, offset in behind):
+                return None
             where = (
                 " OR ".join(f"partition = {p:d} AND offset >= {offset:d}" for p, offset in behind) or "false"
             )
@@ -178,6 +181,12 @@ class ViewTable:
         rows = tuple(Row(*found) for found in connection.execute(statement, bound))
         more = limit is not None and len(rows) > limit
         return Snapshot(rows[:limit] if more else rows, self._position(connection), more)
+
+
+def _floor(connection: sqlite3.Connection) -> dict[int, int]:
+    """By partition, the offset before which deletions are forgotten; a file that an earlier version has made forgets none."""
+    made = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'floor'").fetchone()[0]
+    return dict(connection.execute("SELECT partition, offset FROM floor").fetchall()) if made else {}
 
 
 def _where(filters: tuple[Filter, ...]) -> tuple[str, dict[str, Any]]:
