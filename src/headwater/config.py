@@ -5,6 +5,7 @@ and the nearest right one; nothing is guessed and nothing is ignored.
 """
 
 import difflib
+import ipaddress
 import os
 import re
 import tomllib
@@ -17,7 +18,7 @@ import msgspec
 from headwater.access import Access
 from headwater.errors import UsageError
 
-__all__ = ["Settings", "load"]
+__all__ = ["Settings", "is_loopback", "load"]
 
 FILE = "headwater.toml"
 PREFIX = "HEADWATER_"
@@ -32,8 +33,10 @@ SPARK_OURS = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "the pipeline wakes idle views itself: leave it out",
 }
 """Options of Spark that are no user's to choose, and why."""
-SECRET = TABLES | {"log_password"}
+SECRET = TABLES | {"log_password", "console_token"}
 """Settings whose value is never printed."""
+TOKEN_MIN = 16
+"""A shorter one can be guessed."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
@@ -62,11 +65,17 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     store: str = "sqlite:./data/views"
     """Where the tables of views are kept."""
     host: str = "127.0.0.1"
-    """Address that the broker and the console listen on."""
+    """Address that the embedded broker listens on."""
     broker_port: Port = 9092
     """Port of the embedded broker; 0 takes a free one."""
     console_port: Port = 8080
     """Port of the console; 0 takes a free one."""
+    console_host: str = "127.0.0.1"
+    """Address that the console listens on; one that other machines reach needs a ``console_token``."""
+    console_token: str = ""
+    """What readers of the console must know; none: everybody who reaches it."""
+    console_names: str = ""
+    """Names, with commas between them, under which the console is asked for, beside its addresses and ``localhost``."""
     users: dict[str, str] = {}
     """Names and passwords of those who may use the embedded broker (SASL PLAIN); none: everybody who reaches it."""
     tls_certificate: str = ""
@@ -74,7 +83,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tls_key: str = ""
     """PEM file with its key, if that is not in the certificate's file."""
     insecure: bool = False
-    """Lets the broker listen on an address that other machines reach although it has no users."""
+    """Lets the broker without users, and the console without a token, listen on an address that other machines reach."""
     partitions: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     """Partitions of a topic that an application declares and that does not exist yet."""
     replication: Annotated[int, msgspec.Meta(ge=-1, le=32_767)] = -1
@@ -133,6 +142,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return Access(self.bootstrap, tls, ca, user, password, self.log_options, self.replication)
 
     @property
+    def console_url(self) -> str:
+        """Where this machine finds the console."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.console_host, self.console_host)  # noqa: S104  not bound here
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.console_port}"
+
+    @property
     def on_cluster(self) -> bool:
         """Whether Spark's tasks run in processes of other users or machines."""
         return not self.spark.startswith("local")
@@ -165,7 +180,16 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None, **o
     _check_access(settings)
     _check_replication(settings)
     _check_spark(settings)
+    _check_console(settings)
     return settings
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _from_file(path: Path | None) -> dict[str, Any]:
@@ -226,6 +250,15 @@ def _check_access(settings: Settings) -> None:
     if settings.log_ca and not settings.access.tls and "security.protocol" not in settings.log_options:
         raise UsageError(
             "setting 'log_ca' has no effect", got="a log without TLS", hint='write log = "kafkas://…"'
+        )
+
+
+def _check_console(settings: Settings) -> None:
+    if 0 < len(settings.console_token) < TOKEN_MIN:
+        raise UsageError(
+            "setting 'console_token' is too short",
+            got=f"{len(settings.console_token)} characters",
+            expected=f"{TOKEN_MIN} or more, by chance: openssl rand -hex 16",
         )
 
 

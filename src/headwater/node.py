@@ -23,8 +23,8 @@ import msgspec
 import uvicorn
 
 from headwater.client import Client
-from headwater.config import PREFIX, Settings
-from headwater.errors import MachineError
+from headwater.config import PREFIX, Settings, is_loopback
+from headwater.errors import MachineError, UsageError
 from headwater.graph import Graph
 from headwater.sink import Delivery
 from headwater.supervisor import Part, Supervisor
@@ -58,6 +58,7 @@ class Node:
         stop: threading.Event | None = None,
         java_options: str = "",
     ) -> None:
+        _check_exposure(settings)
         self.app = app
         self.graph = graph
         self.settings = _with_ports(settings)
@@ -69,7 +70,7 @@ class Node:
     @property
     def url(self) -> str:
         """The address of the console."""
-        return f"http://{self.settings.host}:{self.settings.console_port}"
+        return self.settings.console_url
 
     def __enter__(self) -> Self:
         return self
@@ -127,8 +128,12 @@ class Node:
         return Part("console", argv, self._console_answers, self._environ, CONSOLE_READY_S)
 
     def _console_answers(self) -> bool:
+        token = self.settings.console_token
+        asked = urllib.request.Request(  # noqa: S310  our own address
+            f"{self.url}/health", headers={"Authorization": f"Bearer {token}"} if token else {}
+        )
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=HEALTH_TIMEOUT_S) as answer:  # noqa: S310  our own address
+            with urllib.request.urlopen(asked, timeout=HEALTH_TIMEOUT_S) as answer:  # noqa: S310  same
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
@@ -136,12 +141,14 @@ class Node:
 
 def serve_console(settings: Settings, info: Info, *, connections_max: int = CONNECTIONS_MAX) -> None:
     """View tables, HTTP and live pages in this process, until SIGTERM or SIGINT; raises what ended the delivery."""
-    port = ensure_free(settings.host, settings.console_port, "console_port")
+    _check_exposure(settings)
+    port = ensure_free(settings.console_host, settings.console_port, "console_port")
+    names = [settings.console_host, *settings.console_names.split(",")]
     hub, reach = Hub(), Reach(settings.access)
     failures: list[Exception] = []
     config = uvicorn.Config(
-        build(settings.views, hub, reach, lambda: info),
-        host=settings.host,
+        build(settings.views, hub, reach, lambda: info, names=names, token=settings.console_token),
+        host=settings.console_host,
         port=port,
         log_level="warning",
         timeout_graceful_shutdown=CONSOLE_GRACE_S,
@@ -153,8 +160,8 @@ def serve_console(settings: Settings, info: Info, *, connections_max: int = CONN
         failures.append(error)
         server.should_exit = True
 
-    names = [view.name for view in info.views]
-    delivery = Delivery(settings.access, names, settings.views, hub.publish, on_failure=on_failure)
+    views = [view.name for view in info.views]
+    delivery = Delivery(settings.access, views, settings.views, hub.publish, on_failure=on_failure)
     delivery.start()
     try:
         server.run()
@@ -199,6 +206,16 @@ def ensure_free(host: str, port: int, setting: str) -> int:
         return int(probe.getsockname()[1])
 
 
+def _check_exposure(settings: Settings) -> None:
+    """An address that other machines reach wants readers who have a token, as the broker's wants users."""
+    if settings.console_token or settings.insecure or is_loopback(settings.console_host):
+        return
+    raise UsageError(
+        f"console_host {settings.console_host} can be reached from other machines, and everybody there could read all views",
+        hint="set console_token, or insecure = true if the network itself is safe",
+    )
+
+
 def _java_environ(options: str) -> dict[str, str]:
     """The user's own options stay and win: they come last."""
     given = os.environ.get(JAVA_OPTIONS, "")
@@ -207,7 +224,7 @@ def _java_environ(options: str) -> dict[str, str]:
 
 def _with_ports(settings: Settings) -> Settings:
     """Fixed ports, so that a part that is restarted comes back where the others look for it."""
-    console = ensure_free(settings.host, settings.console_port, "console_port")
+    console = ensure_free(settings.console_host, settings.console_port, "console_port")
     if settings.embedded is None:
         return msgspec.structs.replace(settings, console_port=console)
     broker = ensure_free(settings.host, settings.broker_port, "broker_port")

@@ -206,7 +206,7 @@ def test_the_examples_run_and_a_day_is_merged_from_its_minutes(spark, own_broker
 def look(console) -> None:
     async def get(path: str) -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(console)) as client:
-            return await client.get(f"http://console/views/{path}")
+            return await client.get(f"http://localhost/views/{path}")
 
     def rows(path: str) -> list[dict]:
         answer = asyncio.run(get(path))

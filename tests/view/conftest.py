@@ -20,10 +20,11 @@ HEARTBEAT_SECONDS = 0.3
 class Console:
     """Delivery, hub and web together, as the console process has them; it can be stopped and started again."""
 
-    def __init__(self, bootstrap: str, folder: Path, views: dict[str, tuple[str, ...]]) -> None:
+    def __init__(self, bootstrap: str, folder: Path, views: dict[str, tuple[str, ...]], **guard) -> None:
         self.bootstrap = bootstrap
         self.folder = folder
         self.views = views
+        self.guard = guard
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.problem = ""
@@ -31,7 +32,14 @@ class Console:
     def start(self, hub: Hub | None = None) -> None:
         self.hub = hub or Hub()
         self.reach = Reach(self.bootstrap)
-        app = build(self.folder, self.hub, self.reach, self._info, heartbeat_seconds=HEARTBEAT_SECONDS)
+        app = build(
+            self.folder,
+            self.hub,
+            self.reach,
+            self._info,
+            heartbeat_seconds=HEARTBEAT_SECONDS,
+            **self.guard,
+        )
         config = uvicorn.Config(app, port=self.port, log_level="error", ws="none", lifespan="off")
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run)

@@ -156,7 +156,7 @@ def test_a_reader_that_does_not_read_holds_up_nobody_and_no_memory(console, log,
     console.start(Hub(pending_changes_max=1000))
     stuck = socket.create_connection(("127.0.0.1", console.port))
     stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    stuck.sendall(f"GET /views/{revenue}/changes HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    stuck.sendall(f"GET /views/{revenue}/changes HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     quick = events(f"/views/{revenue}/changes")
     quick.next()
     wait_until(lambda: console.hub.subscribers(revenue) == 2, 10, "two subscribers")

@@ -44,9 +44,10 @@ class _Event(msgspec.Struct):
 class Page:
     """Readers of one console, a thread for each view once ``follow`` was called. A context manager."""
 
-    def __init__(self, url: str, views: Sequence[str]) -> None:
+    def __init__(self, url: str, views: Sequence[str], token: str = "") -> None:
         parts = urlsplit(url)
         self._address = (parts.hostname or "", parts.port or 80)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._stop = threading.Event()
         self._keys: dict[str, set[str]] = {view: set() for view in views}
         self._seen: dict[str, dict[datetime, int]] = {view: {} for view in views}
@@ -92,7 +93,8 @@ class Page:
     def _get(self, view: str, parameters: Mapping[str, str]) -> _Answer:
         connection = http.client.HTTPConnection(*self._address, timeout=TIMEOUT_S)
         try:
-            connection.request("GET", f"/views/{quote(view)}?{urlencode(parameters)}")
+            path = f"/views/{quote(view)}?{urlencode(parameters)}"
+            connection.request("GET", path, headers=self._headers)
             answer = connection.getresponse()
             body = answer.read()
         except OSError as error:
@@ -119,9 +121,8 @@ class Page:
         """Server-sent events until the connection ends; a browser does no more than this."""
         connection = http.client.HTTPConnection(*self._address, timeout=TIMEOUT_S)
         try:
-            connection.request(
-                "GET", f"/views/{quote(view)}/changes", headers={"Last-Event-ID": since} if since else {}
-            )
+            headers = self._headers | ({"Last-Event-ID": since} if since else {})
+            connection.request("GET", f"/views/{quote(view)}/changes", headers=headers)
             position = ""
             for line in connection.getresponse():
                 field, _, value = line.rstrip(b"\n").partition(b": ")

@@ -84,7 +84,7 @@ class Demo:
         try:
             with (
                 Node(settings, SHOP, self._graph, stop=self._stop, java_options=JAVA_OPTIONS) as node,
-                Page(node.url, views) as page,
+                Page(node.url, views, node.settings.console_token) as page,
             ):
                 self._start(node, page)
                 self._await(node, page, "", self._traffic_limit_s(), lambda: _running(node, "traffic"))
@@ -103,7 +103,7 @@ class Demo:
         if self._settings.embedded is not None:
             mine["log"] = f"embedded:{folder}"
         console = (
-            _port_or_any(self._settings.host, self._settings.console_port)
+            _port_or_any(self._settings.console_host, self._settings.console_port)
             if self._plan.port is None
             else self._plan.port
         )

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 import uvloop
 
-from headwater.config import Settings
+from headwater.config import Settings, is_loopback
 from headwater.errors import MachineError, ProtocolError, Refused, StorageError, UsageError, one_line
 from headwater.kafka import admin, catalog, fetch, group, produce, sasl, transaction
 from headwater.kafka.api import HANDLERS, Handler, Request, Waiting
@@ -52,7 +52,6 @@ SWITCH_INTERVAL_S = 0.0005
 """How long a thread that compacts may keep the interpreter from the event loop; Python's own 5 ms come again after every system call."""
 FETCH = 1
 API_VERSIONS = 18
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 _head = struct.Struct(">hhi")
 _int16 = struct.Struct(">h")
@@ -461,7 +460,7 @@ def _allow_open_files() -> None:
 
 def _check_exposure(settings: Settings) -> None:
     """An address that other machines reach wants clients that say who they are."""
-    if settings.users or settings.insecure or settings.host in LOOPBACK:
+    if settings.users or settings.insecure or is_loopback(settings.host):
         return
     raise UsageError(
         f"host {settings.host} can be reached from other machines, and nobody has to say who they are",

@@ -138,7 +138,7 @@ def _places(settings: Settings) -> Iterator[Finding]:
         yield from _folder("data folder", settings.embedded)
     else:
         yield _server(settings.access)
-    yield _port("console port", settings.host, settings.console_port, "HEADWATER_CONSOLE_PORT")
+    yield _port("console port", settings.console_host, settings.console_port, "HEADWATER_CONSOLE_PORT")
     yield from _folder("view folder", settings.views)
 
 

@@ -8,13 +8,13 @@
     GET /activity               the numbers of the first page, as they change
     GET /health                 200 while the console works, 503 with the reason when it does not
 
-Rows and views say up to when they are ``complete`` (`headwater.view.ready`).
+Who may ask is the business of `headwater.view.guard`. Rows and views say up to when they are ``complete`` (`headwater.view.ready`).
 Errors are JSON: ``{"error": one line, "what", "got", "expected", "hint"}``.
 """
 
 import asyncio
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from starlette.staticfiles import StaticFiles
 
 from headwater.errors import Behind, HeadwaterError, MachineError, StorageError, UsageError
 from headwater.view import fresh, merged, ready, stream
+from headwater.view.guard import Guard
 from headwater.view.push import Hub
 from headwater.view.query import at_least, merge, parse
 from headwater.view.reach import Reach
@@ -100,9 +101,14 @@ def build(
     reach: Reach,
     info: Callable[[], Info],
     *,
+    names: Collection[str] = (),
+    token: str = "",
     heartbeat_seconds: float = stream.HEARTBEAT_SECONDS,
 ) -> Starlette:
-    """The ASGI application over the tables in ``folder``; ``hub`` tells it of commits, ``reach`` how far views have read."""
+    """The ASGI application over the tables in ``folder``; ``hub`` tells it of commits, ``reach`` how far views have read.
+
+    It answers under ``names`` beside its addresses and, where there is a ``token``, only who has it.
+    """
     pages = Pages(folder, hub, reach, info, heartbeat_seconds)
     routes = [
         Route("/", pages.index),
@@ -115,7 +121,8 @@ def build(
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     handlers: Any = {HeadwaterError: _on_error, HTTPException: _on_http_error}
-    return Starlette(routes=routes, exception_handlers=handlers, middleware=[Middleware(GZipMiddleware)])
+    middleware = [Middleware(Guard, names=names, token=token), Middleware(GZipMiddleware)]
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=middleware)
 
 
 class Pages:
