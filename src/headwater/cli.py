@@ -177,7 +177,7 @@ def broker(
     supervised: Supervised = False,
 ) -> None:
     """The embedded log alone, for any Kafka client."""
-    from headwater.kafka.server import serve
+    from headwater.kafka.process import serve
 
     settings = begin(
         supervised=supervised, log=f"embedded:{data}" if data else None, broker_port=port, flush=flush

@@ -8,43 +8,9 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from headwater.kafka.codec import layout
-from headwater.kafka.flow import ANSWER_BYTES_MAX, Flow
+from headwater.kafka.flow import ANSWER_BYTES_MAX, PROGRESS_BYTES, Flow
 from headwater.kafka.server import Server
-from headwater.log.broker import Broker
-from headwater.log.memory import MemoryDisk
-from headwater.record import Record, encode_batch
-from protocol import _build
-
-API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 42, -1)
-
-
-def frame(name: str, version: int, correlation: int, **fields: object) -> bytes:
-    request = layout(name, "request")
-    body = b"".join(request.encode(version, _build(request, "", fields)))
-    head = struct.pack(">hhih", request.api.key, version, correlation, -1)
-    return struct.pack(">i", len(head) + len(body)) + head + body
-
-
-def fetch(topic: str, correlation: int = 1, *, wait_ms: int = 0, max_bytes: int = 100 << 20) -> bytes:
-    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": max_bytes}
-    topics = [{"topic": topic, "partitions": [part]}]
-    return frame(
-        "Fetch",
-        11,
-        correlation,
-        max_wait_ms=wait_ms,
-        min_bytes=1,
-        max_bytes=max_bytes,
-        session_epoch=-1,
-        topics=topics,
-    )
-
-
-def produce(topic: str, value: bytes, correlation: int = 1) -> bytes:
-    data = encode_batch([Record(None, value, (), 1000)])
-    topics = [{"name": topic, "partition_data": [{"index": 0, "records": data}]}]
-    return frame("Produce", 7, correlation, acks=-1, timeout_ms=1000, topic_data=topics)
+from rawclient import API_VERSIONS, Clients, fetch, produce, said, serving, until
 
 
 def resident_mb(pid: int) -> float:
@@ -87,51 +53,6 @@ def test_a_request_behind_a_waiting_fetch_is_handled_when_that_is_over(own_broke
     with socket.create_connection(("127.0.0.1", own_broker.port), timeout=10) as client:
         client.sendall(fetch("waiting", 1, wait_ms=300) + API_VERSIONS + fetch("waiting", 3, wait_ms=1))
         assert [answer(client)[1] for _ in range(3)] == [1, 42, 3]
-
-
-class Clients(contextlib.AsyncExitStack):
-    """Clients whose system takes very little of what they do not read; they end with the test."""
-
-    async def connect(self, server: Server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        raw = socket.socket()
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        raw.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(raw, server.address)
-        reader, writer = await asyncio.open_connection(sock=raw, limit=1024)
-        self.push_async_callback(self._end, writer)
-        return reader, writer
-
-    async def _end(self, writer: asyncio.StreamWriter) -> None:
-        writer.transport.abort()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-
-
-async def said(reader: asyncio.StreamReader) -> int:
-    size, correlation = struct.unpack(">ii", await asyncio.wait_for(reader.readexactly(8), 10))
-    left = size - 4
-    while left:
-        left -= len(await reader.read(min(left, 1 << 20)))
-    return correlation
-
-
-async def until(condition, seconds: float = 10) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  the server has no event for it
-            await asyncio.sleep(0.005)
-
-
-def serving(steps, limit_bytes: int) -> None:
-    async def run() -> None:
-        broker = Broker(Path("/memory"), disk=MemoryDisk(), flush="os")
-        broker.catalog.create("t", 1, {"max.message.bytes": "20000000"})
-        server = Server(broker, "127.0.0.1", 0, buffered_bytes_max=limit_bytes)
-        await server.start()
-        async with Clients() as clients:
-            await steps(server, clients)
-        await server.stop()
-
-    asyncio.run(run())
 
 
 def test_many_clients_that_never_read_hold_no_more_than_the_limit_and_others_are_served():
@@ -215,7 +136,7 @@ def test_who_holds_room_and_does_nothing_is_closed_while_another_waits_and_only_
         assert not idle.closed
         assert not flow.has_room(waiting, 50)
         for _ in range(100):
-            flow.hold(busy, 40)
+            flow.hold(busy, 40, PROGRESS_BYTES)
             if idle.closed:
                 break
             await asyncio.sleep(0.005)
@@ -223,6 +144,27 @@ def test_who_holds_room_and_does_nothing_is_closed_while_another_waits_and_only_
         assert (busy.closed, waiting.given > 0, flow.total_bytes) == ("", True, 40)
         assert flow.has_room(waiting, 50)
         flow.forget(busy)
+
+    asyncio.run(run())
+
+
+def test_who_trickles_while_another_waits_for_room_makes_no_progress():
+    async def run() -> None:
+        flow = Flow(100, stall_s=0.05)
+        trickling, steady, waiting = Holder(), Holder(), Holder()
+        flow.hold(trickling, 40)
+        flow.hold(steady, 40)
+        assert not flow.has_room(waiting, 50)
+        for _ in range(200):
+            flow.hold(trickling, 40, 1)
+            flow.hold(steady, 40, PROGRESS_BYTES // 2)
+            if trickling.closed:
+                break
+            await asyncio.sleep(0.005)
+        assert "no progress" in trickling.closed
+        assert not steady.closed
+        for each in (steady, waiting):
+            flow.forget(each)
 
     asyncio.run(run())
 

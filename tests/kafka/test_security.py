@@ -74,6 +74,20 @@ def test_a_client_that_does_not_say_who_it_is_gets_nothing(guarded):
     assert "has not authenticated" in process.log.read_text()
 
 
+@pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_passwords_that_go_over_a_network_as_they_are_are_warned_of(tmp_path, monkeypatch, host, warned):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADWATER_HOST", host)
+    monkeypatch.setenv("HEADWATER_USERS", '{"shop": "secret"}')
+    process = BrokerProcess(tmp_path / "data")
+    process.start()
+
+    assert process.end() == 0
+    said = process.log.read_text()
+    assert ("passwords of users go over the network as they are" in said) is warned
+    assert "secret" not in said
+
+
 def test_an_open_address_without_users_is_refused_unless_insisted_on(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADWATER_HOST", "0.0.0.0")

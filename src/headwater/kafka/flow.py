@@ -5,7 +5,8 @@
                                   all of it reached: the connection goes that has made no progress for longest
 
 Somebody who has been given room may always finish, so nobody waits in a circle; who holds room and does nothing with it while
-others wait is closed after a while. There are no sockets in here: connections are told through two callbacks.
+others wait is closed after a while. To do something is to move 64 kB within that time, or to be done with what was begun: a byte now and then
+is nothing. Connections that have not said who they are do not count here (``stranger.py``). There are no sockets in here: connections are told through two callbacks.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["ANSWER_BYTES_MAX", "BUFFERED_BYTES_MAX", "Flow", "Holder"]
+__all__ = ["ANSWER_BYTES_MAX", "BUFFERED_BYTES_MAX", "PROGRESS_BYTES", "Flow", "Holder"]
 
 BUFFERED_BYTES_MAX = 1 << 28
 """Requests that have not arrived whole, and answers that clients have not taken, over all connections."""
@@ -22,6 +23,8 @@ ANSWER_BYTES_MAX = 1 << 21
 PRESSED_ANSWER_BYTES_MAX = 1 << 16
 STALL_S = 10.0
 """How long a holder may do nothing while somebody waits for room."""
+PROGRESS_BYTES = 1 << 16
+"""Fewer in that time are nothing."""
 
 
 class Holder(Protocol):
@@ -38,6 +41,8 @@ class _Held:
     size_bytes: int
     since: float
     """When it last made progress."""
+    moved_bytes: int = 0
+    """What it has moved since then."""
 
 
 class Flow:
@@ -66,14 +71,24 @@ class Flow:
         self._watch()
         return False
 
-    def hold(self, holder: Holder, size_bytes: int) -> None:
-        """Says how much a connection holds now, which also counts as progress."""
-        held = self._held.pop(holder, None)
-        if held is not None:
-            self.total_bytes -= held.size_bytes
-        if size_bytes:
+    def hold(self, holder: Holder, size_bytes: int, moved_bytes: int = 0) -> None:
+        """Says how much a connection holds now, and how much it has moved since it last said so.
+
+        It has made progress when it holds less than before, or has moved enough since it last did.
+        """
+        held = self._held.get(holder)
+        before_bytes = held.size_bytes if held else 0
+        self.total_bytes += size_bytes - before_bytes
+        if not size_bytes:
+            self._held.pop(holder, None)
+        elif held is None:
             self._held[holder] = _Held(size_bytes, asyncio.get_running_loop().time())
-            self.total_bytes += size_bytes
+        else:
+            held.size_bytes = size_bytes
+            held.moved_bytes += moved_bytes
+            if size_bytes < before_bytes or held.moved_bytes >= PROGRESS_BYTES:
+                held.since, held.moved_bytes = asyncio.get_running_loop().time(), 0
+                self._held.move_to_end(holder)
         while self.total_bytes > self._limit_bytes and len(self._held) > 1:
             self._evict("all connections together hold too much, and it has made no progress for longest")
         self._wake()

@@ -38,6 +38,11 @@ class Authentication:
         self.state = self.State.STRANGER if users else self.State.KNOWN
 
     @property
+    def is_known(self) -> bool:
+        """Whether it may use the broker."""
+        return self.state is self.State.KNOWN
+
+    @property
     def expects_token(self) -> bool:
         """Whether the next frame is a bare token (SaslHandshake 0)."""
         return self.state is self.State.EXPECTING_TOKEN

@@ -4,36 +4,30 @@ All connections read into one scratch buffer, since a read and its handling are 
 that has not arrived whole has a buffer of its own, so an idle connection costs none. Each request goes to its handler
 at once, and the answers leave in the order of the requests, as Kafka's do. A connection handles nothing more while too many
 answers are outstanding, a fetch waits, or its client does not take what was sent: a slow client costs its own time. What all
-of them may hold together is the business of ``flow.py``.
+of them may hold together is the business of ``flow.py``, what those may who have not said who they are that of ``stranger.py``.
 """
 
 import asyncio
-import contextlib
 import errno
 import logging
 import mmap
-import resource
-import signal
 import ssl
 import struct
-import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
-import uvloop
-
-from headwater.config import Settings, is_loopback
-from headwater.errors import MachineError, ProtocolError, Refused, StorageError, UsageError, one_line
+from headwater.errors import MachineError, ProtocolError, Refused
 from headwater.kafka import admin, catalog, fetch, group, produce, sasl, transaction
 from headwater.kafka.api import HANDLERS, Handler, Request, Waiting
 from headwater.kafka.codec import Message
 from headwater.kafka.flow import BUFFERED_BYTES_MAX, Flow
 from headwater.kafka.sasl import Authentication
 from headwater.kafka.session import Sessions
+from headwater.kafka.stranger import AUTHENTICATION_S, STRANGER_BYTES_MAX, Strangers
 from headwater.log.broker import Broker
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +42,6 @@ OUTSTANDING_MAX = 64
 JOIN_BYTES = 1 << 16
 TURN_BYTES_MAX = 1 << 22
 """Large requests and answers in one turn of the event loop; who comes next waits for the next turn, behind everybody's small ones."""
-SWITCH_INTERVAL_S = 0.0005
-"""How long a thread that compacts may keep the interpreter from the event loop; Python's own 5 ms come again after every system call."""
 FETCH = 1
 API_VERSIONS = 18
 
@@ -72,11 +64,13 @@ class Connection(asyncio.BufferedProtocol):
         "_filled",
         "_held_bytes",
         "_host",
+        "_moved_bytes",
         "_queued_bytes",
         "_reading",
         "_replies",
         "_rest",
         "_server",
+        "_stranger",
         "_transport",
         "_wants_room",
         "_writable",
@@ -92,12 +86,14 @@ class Connection(asyncio.BufferedProtocol):
         """What arrived and cannot be handled yet; nothing is read behind it."""
         self._wants_room = False
         self._held_bytes = 0
+        self._moved_bytes = 0
         self._replies: deque[tuple[Handler, int, int, Reply]] = deque()
         self._queued_bytes = 0
         self._fetches = 0
         self._writable = True
         self._reading = True
         self._authentication = Authentication(server.users)
+        self._stranger = not self._authentication.is_known
 
     # ---- called by the event loop ----------------------------------------------------------------------
 
@@ -106,9 +102,12 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self._host = f"{peer[0]}:{peer[1]}" if peer else "?"
         self._server.connections.add(self)
+        if self._stranger:
+            self._server.strangers.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._server.connections.discard(self)
+        self._server.strangers.leave(self)
         self._server.flow.forget(self)
         replies = list(self._replies)
         self._replies.clear()
@@ -122,6 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(self._begun)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._moved_bytes += nbytes
         if self._begun is None:
             self._take(self._server.scratch[:nbytes])
             return
@@ -170,11 +170,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._keep(data[start:])
                 return
             (size,) = _int32.unpack_from(data, start)
-            if not 8 <= size <= REQUEST_BYTES_MAX:
+            largest = STRANGER_BYTES_MAX - 4 if self._stranger else REQUEST_BYTES_MAX
+            if not 8 <= size <= largest:
+                what = "a request of a client that has not authenticated" if self._stranger else "a request"
                 raise ProtocolError(
-                    "a request has an impossible size",
-                    got=f"{size} bytes",
-                    expected=f"8 to {REQUEST_BYTES_MAX}",
+                    f"{what} has an impossible size", got=f"{size} bytes", expected=f"8 to {largest}"
                 )
             if start + 4 + size > end:
                 self._begin(data[start:], 4 + size)
@@ -182,6 +182,9 @@ class Connection(asyncio.BufferedProtocol):
             self._handle(data[start + 4 : start + 4 + size])
             if self._transport.is_closing():
                 return
+            if self._stranger and self._authentication.is_known:
+                self._stranger = False
+                self._server.strangers.leave(self)
             start += 4 + size
         if start < end:
             self._begin(data[start:], 4)
@@ -315,9 +318,15 @@ class Connection(asyncio.BufferedProtocol):
         held += len(self._rest) if self._rest is not None else 0
         if not self._writable:
             held += self._transport.get_write_buffer_size()
-        if (held or self._held_bytes) and not self._transport.is_closing():
+        if self._transport.is_closing():
+            return
+        if self._stranger:
+            if held > STRANGER_BYTES_MAX:
+                self.close(f"it holds {held} bytes and has not said who it is")
+        elif held or self._held_bytes:
             self._held_bytes = held
-            self._server.flow.hold(self, held)
+            self._server.flow.hold(self, held, self._moved_bytes)
+            self._moved_bytes = 0
 
     def _throttle(self) -> None:
         """Reads while nothing is kept for later, so that a client that goes is noticed also while its fetch waits."""
@@ -356,6 +365,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.sessions = Sessions()
         self.flow = Flow(buffered_bytes_max)
+        self.strangers = Strangers()
         self.turn_bytes = 0
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._listener: asyncio.Server | None = None
@@ -364,7 +374,13 @@ class Server:
         host, port = self.address
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(lambda: Connection(self), host, port, ssl=self._tls)
+            self._listener = await loop.create_server(
+                lambda: Connection(self),
+                host,
+                port,
+                ssl=self._tls,
+                ssl_handshake_timeout=AUTHENTICATION_S if self._tls else None,
+            )
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -412,72 +428,3 @@ def _encode(handler: Handler, version: int, correlation: int, message: Message) 
     size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
     _int32.pack_into(pieces[0], 0, size - 4)
     return pieces
-
-
-def serve(settings: Settings, announce: Callable[[str], object] = logger.info) -> None:
-    """Runs the embedded broker of the settings until SIGTERM or SIGINT, then closes it cleanly."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    uvloop.run(_serve(settings, announce))
-
-
-async def _serve(settings: Settings, announce: Callable[[str], object]) -> None:
-    folder = settings.embedded
-    if folder is None:
-        raise UsageError(
-            "the settings name an Apache Kafka, so there is no broker to start", got=settings.log
-        )
-    _check_exposure(settings)
-    _allow_open_files()
-    tls = _tls(settings)
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    try:
-        broker = Broker(folder, flush=settings.flush, partitions=settings.partitions)
-    except (OSError, Refused) as error:
-        raise StorageError(
-            f"data folder {folder} cannot be written",
-            got=one_line(error),
-            hint="make room there, or give this user the right to write",
-        ) from error
-    server = Server(broker, settings.host, settings.broker_port, users=settings.users, tls=tls)
-    try:
-        await server.start()
-        host, port = server.address
-        announce(f"broker ready on {host}:{port}, data in {folder}, flush {settings.flush}")
-        await stopped.wait()
-    finally:
-        await server.stop()
-
-
-def _allow_open_files() -> None:
-    """Takes what the system allows: a connection is an open file, and so is a segment that is read."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _check_exposure(settings: Settings) -> None:
-    """An address that other machines reach wants clients that say who they are."""
-    if settings.users or settings.insecure or is_loopback(settings.host):
-        return
-    raise UsageError(
-        f"host {settings.host} can be reached from other machines, and nobody has to say who they are",
-        hint="set users, or insecure = true if the network itself is safe",
-    )
-
-
-def _tls(settings: Settings) -> ssl.SSLContext | None:
-    if not settings.tls_certificate:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(settings.tls_certificate, settings.tls_key or None)
-    except OSError as error:
-        raise UsageError(
-            f"setting 'tls_certificate' cannot be used: {error}",
-            got=settings.tls_certificate,
-            expected="a PEM file",
-        ) from error
-    return context
