@@ -57,7 +57,7 @@ class Spill:
         self._bytes_max = bytes_max
         self._file_bytes_max = max(1, bytes_max // FILES)
         self._lock = threading.Lock()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
         self._held = _hold(folder)
         self.mark = self._read_mark()
         self._sizes: dict[int, int] = {}
@@ -221,7 +221,8 @@ class Spill:
     def _write_mark(self, mark: Mark) -> None:
         fresh = self.folder / f"{MARK}.new"
         with _written(self.folder):
-            with fresh.open("wb") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            with os.fdopen(os.open(fresh, flags, 0o600), "wb") as file:
                 file.write(msgspec.json.encode(mark))
                 file.flush()
                 os.fsync(file.fileno())

@@ -14,6 +14,9 @@ from headwater.errors import StorageError
 
 __all__ = ["Disk", "File", "RealDisk"]
 
+OWNER_FILE, OWNER_FOLDER = 0o600, 0o700
+"""Records are for who runs the broker; others ask it for them, and say who they are where it has users."""
+
 
 class File(Protocol):
     """An open file. Writes may be lost in a power cut until ``sync`` has returned; OSError is passed on."""
@@ -107,7 +110,7 @@ class RealDisk:
 
     def open(self, path: Path, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return _RealFile(os.open(path, flags, 0o644))
+        return _RealFile(os.open(path, flags, OWNER_FILE))
 
     def read(self, path: Path) -> bytes | None:
         try:
@@ -118,7 +121,8 @@ class RealDisk:
     def replace(self, path: Path, data: bytes) -> None:
         fresh = path.with_name(path.name + ".new")
         try:
-            with fresh.open("wb") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            with os.fdopen(os.open(fresh, flags, OWNER_FILE), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -136,7 +140,7 @@ class RealDisk:
             return []
 
     def make_folder(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(OWNER_FOLDER, parents=True, exist_ok=True)
 
     def sync_folder(self, folder: Path) -> None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -164,8 +168,10 @@ class RealDisk:
             folder.rmdir()
 
     def lock(self, folder: Path) -> Callable[[], None]:
-        self.make_folder(folder)
-        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        folder.mkdir(
+            parents=True, exist_ok=True
+        )  # not the owner's alone: checkpoints in it may be shared with a cluster's workers
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_FILE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -13,8 +13,8 @@ class FolderLock:
     """Held from construction to `release`, and given back by the kernel when the process dies."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        self._file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

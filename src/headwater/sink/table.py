@@ -12,9 +12,10 @@ another format is begun anew: everything in it can be had again from the log.
 """
 
 import logging
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headwater.change import Change
@@ -156,7 +157,9 @@ def _build(connection: sqlite3.Connection) -> tuple[int, str]:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(0o700, parents=True, exist_ok=True)
+    with suppress(OSError):  # SQLite says better what is wrong; its other files get the same rights
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, isolation_level=None, timeout=10)
     found = connection.execute("PRAGMA user_version").fetchone()[0]
     empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
