@@ -78,6 +78,7 @@ class Place:
 class TestContract(Contract):
     versions = False
     restores = False  # its memory is in the log
+    empties = False
 
     @pytest.fixture
     def place(self, bootstrap):
@@ -161,10 +162,10 @@ def test_an_exception_is_tried_again_by_the_table_of_pauses_until_it_is_dead(ope
     assert told.attempts == 8 + 7
 
 
-def test_a_rejected_effect_is_dead_at_once_and_the_next_of_its_key_goes(opened, told):
+def test_a_rejected_effect_is_dead_at_once_and_the_next_of_its_key_goes(opened, told, caplog):
     def reject(effect):
         if effect.row["total"] == 1:
-            raise Reject("no such customer")
+            raise Reject("no such customer: bob@example.com")
 
     told.fail = reject
     store = opened()
@@ -173,7 +174,9 @@ def test_a_rejected_effect_is_dead_at_once_and_the_next_of_its_key_goes(opened, 
 
     assert told.totals() == [2]
     (letter,) = Client(opened.feed.log).read([f"{opened.feed.topic}.dead"])
-    assert dict(letter.headers())["reason"] == b"no such customer"
+    assert dict(letter.headers())["reason"] == b"no such customer: bob@example.com"
+    assert "is dead: no such customer (" in caplog.text
+    assert "bob@example.com" not in caplog.text
 
 
 def test_a_retry_keeps_its_key_waiting_and_no_other(opened, told, clock):

@@ -114,11 +114,11 @@ def test_two_loops_share_the_partitions_and_one_takes_over(log, start, rows):
     assert len(two.loop.positions) == 4
 
 
-def test_poison_goes_to_the_dead_letters_and_the_rest_goes_on(log, start, rows):
+def test_poison_goes_to_the_dead_letters_and_the_rest_goes_on(log, start, rows, caplog):
     topic = log.create(partitions=1, policy="delete")
     values = {
         "a": {"id": "a", "n": 1},
-        "b": {"id": "b", "n": "x"},
+        "b": {"id": "b", "n": "my secret"},
         "c": b"{no json",
         None: {"id": "d", "n": 1},
     }
@@ -136,6 +136,8 @@ def test_poison_goes_to_the_dead_letters_and_the_rest_goes_on(log, start, rows):
     assert "does not fit" in reasons[1]
     assert "no row" in reasons[2]
     assert running.loop.counters.dead == 3
+    assert f"{topic}-0 offset 1 goes to {topic}.dead: the record does not fit" in caplog.text
+    assert "my secret" not in caplog.text
 
 
 def test_a_topic_that_comes_later_is_waited_for(log, start, rows, caplog):

@@ -10,12 +10,15 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from headwater.change import Change
+from headwater.client import Client
 from headwater.errors import Away, UsageError
 from headwater.sink import Postgres
 from headwater.sink import postgres as module
+from headwater.sink.loop import Loop
 from headwater.sink.store import Feed, Poison
-from servers import free_port
+from servers import free_port, wait_until
 from sink.contract import batch, change, feed
+from sink.running import Running
 from sink.sqlcontract import SqlContract, row
 
 
@@ -51,6 +54,20 @@ class PostgresPlace:
 @pytest.fixture
 def place(postgres):
     return PostgresPlace(postgres.url)
+
+
+def test_what_postgresql_says_of_a_record_is_in_its_letter_and_not_in_the_log(place, log, caplog):
+    topic = log.create(partitions=1)
+    of = Feed(f"{topic}.store", topic, ("id",), {"id": "STRING", "born": "DATE"})
+    log.put(topic, {"bob": {"id": "bob", "born": "his birthday"}})
+    running = Running(Loop(log.log, of.sink, topic, place.target, lambda: of))
+    wait_until(lambda: running.loop.counters.dead == 1, 30, "the letter")
+    running.stop()
+
+    (letter,) = Client(log.log).read([f"{topic}.dead"])
+    assert b"his birthday" in dict(letter.headers())["reason"]
+    assert f"goes to {topic}.dead: PostgreSQL (" in caplog.text
+    assert "his birthday" not in caplog.text
 
 
 class TestPostgres(SqlContract):

@@ -12,7 +12,7 @@ from headwater.errors import Away, HeadwaterError
 from headwater.sink.effect import Again, Carrier, Dead, Done, Effect, Entry, Gone, Outcome
 from headwater.sink.journal import Record
 from headwater.sink.lane import Lane
-from headwater.sink.letters import EFFECT, ENDING
+from headwater.sink.letters import EFFECT, ENDING, loggable
 from headwater.sink.schedule import pause_ms, probe_ms
 from headwater.sink.store import Feed, Full, Superseded
 
@@ -266,7 +266,7 @@ class Courier:
             lane.retry(Entry(entry.effect, now_ms + pause, attempts, reason))
 
     def _bury(self, lane: Lane, effect: Effect, reason: str) -> None:
-        logger.warning("%s: effect %s is dead: %s", self._carrier.name, effect.id, reason)
+        logger.warning("%s: effect %s is dead: %s", self._carrier.name, effect.id, loggable(reason))
         headers = {
             "sink": self._feed.sink,
             "reason": reason,
@@ -286,7 +286,10 @@ class Courier:
                 "a restart calls it again" if probe_due_ms is None else "it gets one effect every 10 hours"
             )
             logger.error(
-                "%s is disabled: %s; what waits for it is kept, and %s", self._carrier.name, reason, later
+                "%s is disabled: %s; what waits for it is kept, and %s",
+                self._carrier.name,
+                reason.partition(": ")[0],
+                later,
             )
 
     def _enable(self) -> None:

@@ -98,7 +98,7 @@ class Layout(msgspec.Struct, frozen=True):
         except msgspec.DecodeError:
             values = None
         if not isinstance(values, list) or len(values) != len(names):
-            what = f"key {change.key[:100]!r} is no JSON array of {', '.join(names)}"
+            what = f"the key is no JSON array of {', '.join(names)}: {change.key[:100]!r}"
             raise Poison(change.partition, change.offset, what)
         return values
 
@@ -112,7 +112,7 @@ class Layout(msgspec.Struct, frozen=True):
         try:
             return json.loads(change.key)
         except ValueError:
-            what = f"key {change.key[:100]!r} does not fit {name} {kind}"
+            what = f"the key does not fit {name} {kind}: {change.key[:100]!r}"
             raise Poison(change.partition, change.offset, what) from None
 
     def has_null_key(self, change: Change) -> bool:

@@ -13,7 +13,7 @@ from headwater.access import Log
 from headwater.client import Client, producer
 from headwater.errors import Away, MachineError
 
-__all__ = ["EFFECT", "ENDING", "DeadLetters", "places"]
+__all__ = ["EFFECT", "ENDING", "DeadLetters", "loggable", "places"]
 
 ENDING = ".dead"
 EFFECT = "effect"
@@ -22,6 +22,15 @@ FLUSH_S = 30.0
 REASON_CHARACTERS = 2_000
 
 logger = logging.getLogger(__name__)
+
+
+def loggable(reason: str) -> str:
+    """What a log may say of a reason: the words in front of its first colon, which are ours.
+
+    What a store or a function says behind it may quote the record. Whoever may read the letter finds it there.
+    """
+    ours, colon, _ = reason.partition(": ")
+    return f"{ours} (more in its header 'reason')" if colon else ours
 
 
 def places(client: Client, sink: str, topic: str) -> dict[tuple[int, int], bool]:
@@ -90,5 +99,5 @@ class DeadLetters:
             message.partition(),
             message.offset(),
             self.topic,
-            reason,
+            loggable(reason),
         )

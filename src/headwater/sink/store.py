@@ -148,7 +148,10 @@ class Full(Away):
 
 
 class Poison(HeadwaterError):  # noqa: N818  the record's fault
-    """One record can never take effect; ``offset`` in ``partition`` says which. It goes to the dead letters with this message as its reason."""
+    """One record can never take effect; ``offset`` in ``partition`` says which. It goes to the dead letters with this message as its reason.
+
+    What may quote the record comes behind the message's first colon: a log says only what comes before (`headwater.sink.letters`).
+    """
 
     def __init__(self, partition: int, offset: int, what: str) -> None:
         super().__init__(what)
