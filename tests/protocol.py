@@ -34,7 +34,7 @@ class Client:
 
     async def call(self, name: str, version: int, **fields: object) -> Message:
         request, response = layout(name, "request"), layout(name, "response")
-        frame = bytearray(b"".join(request.encode(version, _build(request, "", fields))))
+        frame = bytearray(b"".join(request.encode(version, build(request, "", fields))))
         body = request.decode(version, memoryview(frame))
         handler = HANDLERS[request.api.key]
         answer = handler.function(
@@ -111,13 +111,13 @@ class Client:
                 return found, offset
 
 
-def _build(lay, path: str, fields: dict) -> Message:
+def build(lay, path: str, fields: dict) -> Message:
     """Nested dictionaries to messages."""
     values = {}
     for name, value in fields.items():
         below = f"{path}.{name}".lstrip(".")
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            values[name] = [_build(lay, below, each) for each in value]
+            values[name] = [build(lay, below, each) for each in value]
         else:
             values[name] = value
     return lay.struct(path)(**values)

@@ -202,10 +202,13 @@ SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class KafkaProcess:
-    """Apache Kafka, one node, from Maven's jars."""
+    """Apache Kafka, one node, from Maven's jars; ``settings`` are lines of its properties that override ours."""
 
-    def __init__(self, folder: Path, heap: str = "512m", java: Sequence[str] = SHORT_LIVED) -> None:
+    def __init__(
+        self, folder: Path, heap: str = "512m", java: Sequence[str] = SHORT_LIVED, settings: str = ""
+    ) -> None:
         self.folder = folder
+        self._settings = settings
         self.port = free_port()
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._java = ["java", *java, f"-Xmx{heap}", f"-Dlog4j2.configurationFile={folder}/log4j2.yaml"]
@@ -219,6 +222,7 @@ class KafkaProcess:
             (self.folder / "log4j2.yaml").write_text(LOG4J)
             properties.write_text(
                 SERVER_PROPERTIES.format(port=self.port, controller=free_port(), folder=self.folder)
+                + self._settings
             )
             # An id that began with a dash would be read as an option.
             cluster = base64.urlsafe_b64encode(b"log" + uuid.uuid4().bytes[3:]).decode().rstrip("=")

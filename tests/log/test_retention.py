@@ -205,7 +205,7 @@ def test_a_crash_at_any_step_of_a_swap_loses_nothing(stop_after):
         assert again.end_offset == 12
 
 
-def test_retention_drops_whole_segments_by_age_and_by_size_and_never_the_active_one():
+def test_retention_drops_whole_segments_by_age_and_by_size():
     disk, clock = MemoryDisk(), SettableClock()
     partition = opened(disk, segment_bytes=250, retention_ms=DAY_MS)
     for i in range(6):
@@ -218,9 +218,60 @@ def test_retention_drops_whole_segments_by_age_and_by_size_and_never_the_active_
     partition.config = TopicConfig(segment_bytes=250, retention_bytes=0)
     look_after(partition, clock)
     assert len(partition.closed) == 0
-    assert partition.log_start_offset == partition.active.base_offset
+    assert partition.log_start_offset == partition.active.base_offset == 6
+    partition.begin_sync()()()
     again = opened(disk, segment_bytes=250)
     assert (again.log_start_offset, again.end_offset) == (partition.log_start_offset, 6)
+
+
+def test_a_quiet_topic_loses_its_records_when_they_are_too_old_and_no_later_than_that():
+    disk, clock = MemoryDisk(), SettableClock()
+    partition = opened(disk, retention_ms=DAY_MS, segment_ms=30 * DAY_MS)
+    append(partition, b"k", b"v", clock)
+    look_after(partition, clock)
+    clock.advance(DAY_MS / 1000)
+    look_after(partition, clock)
+    assert (partition.log_start_offset, len(partition.closed)) == (0, 0)
+
+    clock.advance(0.001)
+    look_after(partition, clock)
+    assert (partition.log_start_offset, partition.end_offset) == (1, 1)
+    partition.begin_sync()()()
+    for each in (opened(disk), opened(disk.power_cut())):
+        assert (each.log_start_offset, each.end_offset) == (1, 1)
+
+
+def test_old_records_stay_while_younger_ones_come_before_them():
+    disk, clock = MemoryDisk(), SettableClock()
+    partition = opened(disk, segment_bytes=100, retention_ms=DAY_MS)
+    append(partition, b"k", b"young", clock)
+    clock.jump(-3 * DAY_MS / 1000)
+    append(partition, b"k", b"old", clock)
+    clock.jump(3 * DAY_MS / 1000)
+    look_after(partition, clock)
+
+    assert [r.value for r in readable(partition)] == [b"young", b"old"]
+    assert len(partition.closed) == 1
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_records_without_a_time_are_kept_for_as_long_as_others(restarted):
+    disk, clock = MemoryDisk(), SettableClock()
+    partition = opened(disk, segment_bytes=100, retention_ms=DAY_MS)
+    for _ in range(3):
+        data = memoryview(bytearray(encode_batch([Record(b"k", b"v" * 30, (), -1)])))
+        partition.append(data, now_ms=clock.now_ms())
+    if restarted:
+        partition.close()
+        partition = opened(disk, segment_bytes=100, retention_ms=DAY_MS)
+    look_after(partition, clock)
+    clock.advance(DAY_MS / 1000)
+    look_after(partition, clock)
+    assert partition.log_start_offset == 0
+
+    clock.advance(0.001)
+    look_after(partition, clock)
+    assert partition.log_start_offset == partition.end_offset == 3
 
 
 def test_deleted_records_stay_deleted_after_a_restart():

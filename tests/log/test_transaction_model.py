@@ -70,6 +70,8 @@ class Owned:
     records: list[tuple[int, int, bytes]] = field(default_factory=list)
     last: bool | None = None
     """Whether the last transaction was committed, None before the first or after a new producer began."""
+    slow: Producer | None = None
+    """The producer whose open transaction took too long, as long as no other has begun."""
 
 
 class Transactions(RuleBasedStateMachine):
@@ -164,7 +166,27 @@ class Transactions(RuleBasedStateMachine):
         assert all(0 <= epoch <= EPOCH_MAX for _, epoch in given)
         made = [Producer(name, *each) for each in sorted(given)]
         self.producers += made
-        owned.current = made[-1]
+        owned.current, owned.last, owned.slow = made[-1], None, None
+
+    @precondition(lambda self: self.producers)
+    @rule(data=st.data())
+    def begin_again(self, data):
+        """A producer asks for its next epoch itself: it gets one if it is current, or was fenced for being slow alone (KIP-588)."""
+        producer = data.draw(st.sampled_from(self.producers[-4:]))
+        owned = self.owned[producer.name]
+        asked = {"transactional_id": producer.name, "transaction_timeout_ms": TIMEOUT_MS, **producer.who}
+        answer = self.wait(self.call("InitProducerId", 4, **asked))
+        if self.is_current(producer) or (owned.slow is producer and producer.epoch < EPOCH_MAX):
+            recovered = owned.slow is producer
+            last = owned.last
+            self.began(producer.name, [answer])
+            owned.last = last if recovered else None
+        elif answer.error_code == ErrorCode.NONE:  # its own request before, repeated
+            current = owned.current
+            assert (answer.producer_id, answer.producer_epoch) == (current.id, current.epoch)
+            assert producer.epoch == current.epoch - 1
+        else:
+            assert answer.error_code in FENCED
 
     @precondition(lambda self: self.producers)
     @rule(data=st.data(), partition=st.integers(0, PARTITIONS - 1))
@@ -221,8 +243,6 @@ class Transactions(RuleBasedStateMachine):
         elif owned.added is not None:
             assert code == ErrorCode.NONE
             self.ended(producer.name, commit)
-        elif owned.last is None and not commit:
-            assert code == ErrorCode.NONE
         else:
             assert code == (ErrorCode.NONE if owned.last is commit else ErrorCode.INVALID_TXN_STATE)
 
@@ -255,6 +275,7 @@ class Transactions(RuleBasedStateMachine):
             self.broker.transactions._time_out(transaction)
             if due:
                 self.ended(transaction.id, commit=False)
+                self.owned[transaction.id].slow = self.owned[transaction.id].current
                 self.owned[transaction.id].current = None
         self.wait(self.settled())
 
@@ -309,7 +330,7 @@ class Transactions(RuleBasedStateMachine):
     @invariant()
     def the_coordinator_knows_what_is_open(self):
         states = {
-            None: {TransactionState.EMPTY, TransactionState.COMPLETE_ABORT},
+            None: {TransactionState.EMPTY},
             True: {TransactionState.COMPLETE_COMMIT},
             False: {TransactionState.COMPLETE_ABORT},
         }

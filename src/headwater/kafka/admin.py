@@ -5,7 +5,7 @@ DescribeConfigs 1-4           topics, and a few settings of the broker
 AlterConfigs 0-2              replaces all settings of a topic; those of the broker come from its settings file
 IncrementalAlterConfigs 0-1   set, delete, append, subtract
 CreatePartitions 0-3          assignments are ignored: there is one broker
-DeleteRecords 0-2             -1 is the high watermark
+DeleteRecords 0-2             -1 is the high watermark; not of topics that are compacted alone
 DescribeLogDirs 1-4           DescribeCluster 0-1        DescribeProducers 0        DescribeTopicPartitions 0
 """
 
@@ -92,7 +92,10 @@ def _settings_of(broker: Broker, resource: Message) -> tuple[dict[str, str], set
 @serves("AlterConfigs", 0, 2)
 def alter_configs(request: Request) -> Answer:
     def replaced(_: Topic, resource: Message) -> dict[str, str]:
-        return {config.name: config.value for config in resource.configs if config.value is not None}
+        empty = [config.name for config in resource.configs if config.value is None]
+        if empty:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{empty[0]} has no value")
+        return {config.name: config.value for config in resource.configs}
 
     entry = _altered.struct("responses")
     return _altered.struct()(
@@ -120,6 +123,10 @@ def _alter(
     try:
         if resource.resource_type != TOPIC:
             raise Refused(ErrorCode.INVALID_REQUEST, "only the settings of topics can be changed at run time")
+        if not resource.resource_name:
+            raise Refused(ErrorCode.INVALID_REQUEST, "settings are those of a topic, and it has a name")
+        if len({config.name for config in resource.configs}) < len(resource.configs):
+            raise Refused(ErrorCode.INVALID_REQUEST, "a setting is named twice")
         topic = request.broker.topic(resource.resource_name, create=False)
         request.broker.catalog.configure(topic, change(topic, resource), dry_run=request.body.validate_only)
     except Refused as refused:
@@ -131,6 +138,8 @@ def _incremented_config(topic: Topic, resource: Message) -> dict[str, str]:
     config = dict(topic.config)
     for change in resource.configs:
         key, value = change.name, change.value or ""
+        if change.value is None and change.config_operation != DELETE:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{key} has no value")
         if change.config_operation == SET:
             config[key] = value
         elif change.config_operation == DELETE:
@@ -177,6 +186,8 @@ def delete_records(request: Request) -> Answer:
                 partition = request.broker.catalog.partition(topic.name, part.partition_index)
                 if topic.name in INTERNAL:
                     raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
+                if partition.config.compacts and not partition.config.deletes:
+                    raise Refused(ErrorCode.POLICY_VIOLATION, f"{topic.name} is compacted, not deleted from")
                 partition.delete_records(partition.high_watermark if part.offset == -1 else part.offset)
                 parts.append(
                     entry(partition_index=part.partition_index, low_watermark=partition.log_start_offset)

@@ -8,13 +8,14 @@ FindCoordinator 0-6   this broker is every coordinator
 """
 
 import asyncio
+from collections import Counter
 
 from headwater.errors import ErrorCode, Refused
 from headwater.kafka.api import HANDLERS, Answer, Request, serves
 from headwater.kafka.codec import ZERO_UUID, Message, layout
 from headwater.log.broker import NODE_ID, Broker
 from headwater.log.partition import LEADER_EPOCH
-from headwater.log.topic import Topic
+from headwater.log.topic import Topic, check_name
 
 __all__ = ["unsupported_version"]
 
@@ -67,6 +68,7 @@ def _wanted(broker: Broker, wanted: Message, *, create: bool) -> Message:
     try:
         if wanted.name is None:
             return _described(_by_id(broker, wanted))
+        check_name(wanted.name)
         return _described(broker.topic(wanted.name, create=create))
     except Refused as refused:
         return _metadata.struct("topics")(error_code=refused.code, name=wanted.name, topic_id=wanted.topic_id)
@@ -100,8 +102,17 @@ def _described(topic: Topic) -> Message:
 
 @serves("CreateTopics", 2, 7)
 def create_topics(request: Request) -> Answer:
+    counts = Counter(wanted.name for wanted in request.body.topics)
     topics = [
-        _create(request.broker, wanted, dry_run=request.body.validate_only) for wanted in request.body.topics
+        _create(request.broker, wanted, dry_run=request.body.validate_only)
+        for wanted in request.body.topics
+        if counts[wanted.name] == 1
+    ]
+    entry = _created.struct("topics")
+    topics += [
+        entry(name=name, error_code=ErrorCode.INVALID_REQUEST, error_message="Duplicate topic name.")
+        for name, count in counts.items()
+        if count > 1
     ]
     return _created.struct()(topics=topics)
 
@@ -115,7 +126,10 @@ def _create(broker: Broker, wanted: Message, *, dry_run: bool) -> Message:
         count = len(wanted.assignments) or (
             broker.partitions if wanted.num_partitions == -1 else wanted.num_partitions
         )
-        config = {setting.name: setting.value for setting in wanted.configs if setting.value is not None}
+        config = {setting.name: setting.value for setting in wanted.configs}
+        empty = [name for name, value in config.items() if value is None]
+        if empty:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {empty[0]}")
         topic = broker.catalog.create(wanted.name, count, config, dry_run=dry_run)
     except Refused as refused:
         return entry(name=wanted.name, error_code=refused.code, error_message=str(refused))
@@ -137,7 +151,15 @@ def delete_topics(request: Request) -> Answer:
 
 
 async def _delete_all(broker: Broker, wanted: list[Message]) -> Message:
-    return _deleted.struct()(responses=[await _delete(broker, each) for each in wanted])
+    counts = Counter((each.name, each.topic_id) for each in wanted)
+    responses = [await _delete(broker, each) for each in wanted if counts[each.name, each.topic_id] == 1]
+    entry, code = _deleted.struct("responses"), ErrorCode.INVALID_REQUEST
+    responses += [
+        entry(name=name, topic_id=topic_id, error_code=code, error_message="Duplicate topic name.")
+        for (name, topic_id), count in counts.items()
+        if count > 1
+    ]
+    return _deleted.struct()(responses=responses)
 
 
 class _Name(Message):

@@ -2,8 +2,9 @@
 
 Fetch 4-17                  topics by name, from 13 on by id; from 7 on in sessions (``session.py``). Waits until ``min_bytes`` are
                             there or ``max_wait_ms`` are over, woken by appends, never by a poll.
-ListOffsets 1-11            earliest (-2), latest (-1), greatest timestamp (-3), local start (-4), or the first record at or after a time
-OffsetForLeaderEpoch 2-4    one broker, one epoch: the end of the log
+ListOffsets 1-11            earliest (-2), latest (-1), greatest timestamp (-3, from 7 on), local start (-4, from 8 on), nothing for what
+                            is tiered (-5, from 9 on; -6, from 11 on), or the first record at or after a time
+OffsetForLeaderEpoch 2-4    one broker, one epoch: the end of the log; nothing is known of other epochs
 """
 
 import asyncio
@@ -23,7 +24,17 @@ _listed = layout("ListOffsets", "response")
 _epochs = layout("OffsetForLeaderEpoch", "response")
 
 READ_COMMITTED = 1
-EARLIEST, LATEST, MAX_TIMESTAMP, LOCAL_EARLIEST = -2, -1, -3, -4
+LATEST, EARLIEST, MAX_TIMESTAMP, LOCAL_EARLIEST, LATEST_TIERED, FIRST_UNTIERED = -1, -2, -3, -4, -5, -6
+SINCE = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    LOCAL_EARLIEST: 8,
+    LATEST_TIERED: 9,
+    FIRST_UNTIERED: 11,
+}
+"""The version of ListOffsets from which on a special time is known."""
+NEVER = 2**15
 
 
 class _Wanted(NamedTuple):
@@ -63,9 +74,16 @@ def _find(request: Request, topic: Message, part: Message) -> _Wanted:
     try:
         found = _topic(request, topic)
         partition = request.broker.catalog.partition(found.name, part.partition)
+        _check_epoch(part.current_leader_epoch)
     except Refused as refused:
         return _Wanted(topic, part, None, refused.code)
     return _Wanted(topic, part, partition, ErrorCode.NONE)
+
+
+def _check_epoch(known: int) -> None:
+    """A client that has heard of a later epoch than there is asks the wrong broker; -1 is said by those who do not know."""
+    if known > LEADER_EPOCH:
+        raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {known}, where {LEADER_EPOCH} is the last one")
 
 
 def _topic(request: Request, topic: Message) -> Topic:
@@ -202,7 +220,11 @@ def list_offsets(request: Request) -> Answer:
 def _list(request: Request, topic: str, part: Message) -> Message:
     entry = _listed.struct("topics.partitions")
     try:
+        if part.timestamp < 0 and request.version < SINCE.get(part.timestamp, NEVER):
+            what = f"no special time {part.timestamp} in version {request.version}"
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION, what)
         partition = request.broker.catalog.partition(topic, part.partition_index)
+        _check_epoch(part.current_leader_epoch)
         timestamp, offset = _look_up(
             partition, part.timestamp, committed=request.body.isolation_level == READ_COMMITTED
         )
@@ -238,8 +260,16 @@ def offset_for_leader_epoch(request: Request) -> Answer:
         parts = []
         for part in topic.partitions:
             try:
-                end = request.broker.catalog.partition(topic.topic, part.partition).high_watermark
-                parts.append(entry(partition=part.partition, leader_epoch=LEADER_EPOCH, end_offset=end))
+                partition = request.broker.catalog.partition(topic.topic, part.partition)
+                _check_epoch(part.current_leader_epoch)
+                known = part.leader_epoch == LEADER_EPOCH
+                parts.append(
+                    entry(
+                        partition=part.partition,
+                        leader_epoch=LEADER_EPOCH if known else -1,
+                        end_offset=partition.high_watermark if known else -1,
+                    )
+                )
             except Refused as refused:
                 parts.append(entry(partition=part.partition, error_code=refused.code))
         topics.append(topic_entry(topic=topic.topic, partitions=parts))

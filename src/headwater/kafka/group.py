@@ -7,9 +7,10 @@ LeaveGroup 0-5        from 3 on several members at once
 OffsetCommit 2-10     by members of the current generation, or by anybody while the group is empty; retention is ignored
 OffsetFetch 1-10      from 8 on several groups at once; -1 where nothing was committed; with require_stable an offset
                       that an open transaction holds is UNSTABLE_OFFSET_COMMIT
-OffsetDelete 0        not while a member of the group is subscribed to the topic
+OffsetDelete 0        not while a member of the group is subscribed to the topic; members of other kinds are not asked for their topics
 DeleteGroups 0-2      only groups without members
-DescribeGroups 0-6    ListGroups 0-5
+DescribeGroups 0-6    from 6 on an unknown group is an error; before that it is Dead
+ListGroups 0-5        by state from 4 on, by type from 5 on
 
 This module translates; ``log/group.py`` decides.
 """
@@ -22,9 +23,9 @@ from headwater.errors import ErrorCode, Refused
 from headwater.kafka.api import Answer, Request, serves
 from headwater.kafka.codec import ZERO_UUID, Message, layout
 from headwater.log.broker import Broker
-from headwater.log.group import Group, Join, Joined, State, Synced
+from headwater.log.group import CONSUMERS, Group, Join, Joined, State, Synced
 from headwater.log.group_record import Committed
-from headwater.log.offsets import METADATA_BYTES_MAX
+from headwater.log.offsets import METADATA_CHARACTERS_MAX
 
 _joined = layout("JoinGroup", "response")
 _synced = layout("SyncGroup", "response")
@@ -37,6 +38,8 @@ _listed = layout("ListGroups", "response")
 _deleted = layout("DeleteGroups", "response")
 _offsets_deleted = layout("OffsetDelete", "response")
 
+CLASSIC = "classic"
+"""The one type of groups that is served."""
 SESSION_MS_MIN, SESSION_MS_MAX = 500, 1_800_000
 
 
@@ -114,6 +117,8 @@ def sync_group(request: Request) -> Answer:
     try:
         group = _known(broker, body.group_id)
         now = broker.clock.monotonic()
+        group.check(body.member_id, body.group_instance_id, body.generation_id)
+        _check_protocol(group, body)
         group.sync(
             body.member_id, body.group_instance_id, body.generation_id, assignments, now=now, reply=reply
         )
@@ -121,6 +126,15 @@ def sync_group(request: Request) -> Answer:
         return _synced.struct()(error_code=refused.code)
     broker.settle(group)
     return done
+
+
+def _check_protocol(group: Group, body: Message) -> None:
+    """From 5 on a member says which protocol it takes the assignment for."""
+    said = (body.protocol_type, group.protocol_type), (body.protocol_name, group.protocol)
+    if any(None not in pair and pair[0] != pair[1] for pair in said):
+        raise Refused(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group uses {group.protocol_type}, {group.protocol}"
+        )
 
 
 @serves("Heartbeat", 0, 4)
@@ -191,10 +205,13 @@ def offset_commit(request: Request) -> Answer:
 
 def may_commit(broker: Broker, body: Message, generation: int) -> ErrorCode:
     """Whether the sender of a commit speaks for its group."""
+    group = broker.groups.get(body.group_id)
+    if generation < 0 and (group is None or group.state is State.EMPTY):
+        return ErrorCode.NONE
+    if group is None:
+        known = broker.offsets.of(body.group_id)
+        return ErrorCode.UNKNOWN_MEMBER_ID if known else ErrorCode.ILLEGAL_GENERATION
     try:
-        group = broker.group(body.group_id)
-        if generation < 0 and not body.member_id and group.state is State.EMPTY:
-            return ErrorCode.NONE
         group.check(body.member_id, body.group_instance_id, generation)
     except Refused as refused:
         return refused.code
@@ -212,7 +229,7 @@ def note_offset(
     except Refused as refused:
         return refused.code
     metadata = part.committed_metadata or ""
-    if len(metadata.encode()) > METADATA_BYTES_MAX:
+    if len(metadata.encode("utf-16-le")) // 2 > METADATA_CHARACTERS_MAX:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     offsets[topic, part.partition_index] = Committed(
         part.committed_offset, part.committed_leader_epoch, metadata
@@ -239,15 +256,29 @@ def offset_fetch(request: Request) -> Answer:
     groups = []
     for group in body.groups:
         wanted = group.topics
+        unknown = []
         if request.version >= 10 and wanted is not None:
             for topic in wanted:
-                topic.name = _name(broker, topic.topic_id) or ""
+                topic.name = _name(broker, topic.topic_id)
+            unknown = [_unknown_topic(topic) for topic in wanted if topic.name is None]
+            wanted = [topic for topic in wanted if topic.name is not None]
         topics = _offsets(broker, group.group_id, wanted, topic_entry, entry, stable=body.require_stable)
         if request.version >= 10:
             for topic in topics:
                 topic.topic_id = _topic_id(broker, topic.name)
+            topics += unknown
         groups.append(_fetched.struct("groups")(group_id=group.group_id, topics=topics))
     return _fetched.struct()(groups=groups)
+
+
+def _unknown_topic(wanted: Message) -> Message:
+    """What is said of offsets by an id that no topic has."""
+    entry, code = _fetched.struct("groups.topics.partitions"), ErrorCode.UNKNOWN_TOPIC_ID
+    parts = [
+        entry(partition_index=index, committed_offset=-1, metadata="", error_code=code)
+        for index in wanted.partition_indexes
+    ]
+    return _fetched.struct("groups.topics")(topic_id=wanted.topic_id, partitions=parts)
 
 
 def _offsets(
@@ -272,16 +303,15 @@ def _offsets(
     for name, partitions in names.items():
         parts = []
         for index in partitions:
-            found = stored.get((name, index), nothing)
+            is_unstable = (name, index) in unstable
+            found = nothing if is_unstable else stored.get((name, index), nothing)
             parts.append(
                 entry(
                     partition_index=index,
                     committed_offset=found.offset,
                     committed_leader_epoch=found.leader_epoch,
                     metadata=found.metadata,
-                    error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT
-                    if (name, index) in unstable
-                    else ErrorCode.NONE,
+                    error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE,
                 )
             )
         answers.append(topic_entry(name=name, partitions=parts))
@@ -291,37 +321,40 @@ def _offsets(
 @serves("DescribeGroups", 0, 6)
 def describe_groups(request: Request) -> Answer:
     return _described.struct()(
-        groups=[_describe(request.broker, group_id) for group_id in request.body.groups]
+        groups=[_describe(request.broker, group_id, request.version) for group_id in request.body.groups]
     )
 
 
-def _describe(broker: Broker, group_id: str) -> Message:
+def _describe(broker: Broker, group_id: str, version: int) -> Message:
     entry = _described.struct("groups")
     group = broker.groups.get(group_id)
     if group is None:
-        state = State.EMPTY if broker.offsets.of(group_id) else State.DEAD
-        return entry(
-            group_id=group_id,
-            group_state=state.value,
-            protocol_type="consumer" if state is State.EMPTY else "",
-        )
+        if broker.offsets.of(group_id):
+            return entry(group_id=group_id, group_state=State.EMPTY.value)
+        dead = entry(group_id=group_id, group_state=State.DEAD.value)
+        if version >= 6:
+            dead.error_code, dead.error_message = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
+        return dead
     member_entry = _described.struct("groups.members")
+    stable = (
+        group.state is State.STABLE
+    )  # between two generations nothing is said of protocol and assignments
     members = [
         member_entry(
             member_id=m.id,
             group_instance_id=m.join.instance_id,
             client_id=m.join.client_id,
             client_host=m.join.client_host,
-            member_metadata=m.metadata(group.protocol or ""),
-            member_assignment=m.assignment,
+            member_metadata=m.metadata(group.protocol or "") if stable else b"",
+            member_assignment=m.assignment if stable else b"",
         )
         for m in group.members.values()
     ]
     return entry(
         group_id=group_id,
         group_state=group.state.value,
-        protocol_type=group.protocol_type or "consumer",
-        protocol_data=group.protocol or "",
+        protocol_type=group.protocol_type or "",
+        protocol_data=(stable and group.protocol) or "",
         members=members,
     )
 
@@ -335,12 +368,13 @@ def list_groups(request: Request) -> Answer:
     for name in names:
         group = broker.groups.get(name)
         state = group.state.value if group else State.EMPTY.value
-        protocol_type = (group.protocol_type if group else None) or "consumer"
-        found.append(
-            entry(group_id=name, protocol_type=protocol_type, group_state=state, group_type="classic")
-        )
-    wanted = request.body.states_filter
-    return _listed.struct()(groups=[g for g in found if not wanted or g.group_state in wanted])
+        protocol_type = (group.protocol_type if group else None) or ""
+        found.append(entry(group_id=name, protocol_type=protocol_type, group_state=state, group_type=CLASSIC))
+    states = {state.lower() for state in request.body.states_filter}
+    kinds = {kind.lower() for kind in request.body.types_filter}
+    if kinds and CLASSIC not in kinds:
+        found = []
+    return _listed.struct()(groups=[g for g in found if not states or g.group_state.lower() in states])
 
 
 @serves("DeleteGroups", 0, 2)
@@ -374,16 +408,33 @@ def offset_delete(request: Request) -> Answer:
     group = broker.groups.get(body.group_id)
     if group is None and not broker.offsets.of(body.group_id):
         return _offsets_deleted.struct()(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
-    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group is not None and group.members else ErrorCode.NONE
+    if group is not None and group.members and group.protocol_type != CONSUMERS:
+        return _offsets_deleted.struct()(error_code=ErrorCode.NON_EMPTY_GROUP)
     entry = _offsets_deleted.struct("topics.partitions")
     topics, doomed = [], []
     for topic in body.topics:
-        parts = [entry(partition_index=part.partition_index, error_code=code) for part in topic.partitions]
+        parts = []
+        for part in topic.partitions:
+            code = _offset_kept(broker, group, topic.name, part.partition_index)
+            parts.append(entry(partition_index=part.partition_index, error_code=code))
+            if code is ErrorCode.NONE:
+                doomed.append((topic.name, part.partition_index))
         topics.append(_offsets_deleted.struct("topics")(name=topic.name, partitions=parts))
-        doomed += [(topic.name, part.partition_index) for part in topic.partitions]
-    if code is ErrorCode.NONE:
+    if doomed:
         broker.offsets.delete(body.group_id, doomed)
     return after(broker, _offsets_deleted.struct()(topics=topics), lambda code: fail_all(topics, code))
+
+
+def _offset_kept(broker: Broker, group: Group | None, topic: str, index: int) -> ErrorCode:
+    """Why an offset of a group cannot be deleted."""
+    try:
+        broker.catalog.partition(topic, index)
+    except Refused as refused:
+        return refused.code
+    subscribed = group.subscribed() if group is not None else frozenset()
+    if subscribed is None or topic in subscribed:
+        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    return ErrorCode.NONE
 
 
 def _known(broker: Broker, group_id: str) -> Group:

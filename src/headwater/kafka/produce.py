@@ -18,7 +18,7 @@ from headwater.log.broker import Broker
 from headwater.log.coordinator import Identity
 from headwater.log.partition import Partition
 from headwater.log.topic import INTERNAL
-from headwater.record import HEADER_BYTES, TRANSACTIONAL, BatchHeader
+from headwater.record import HEADER_BYTES, NO_TIMESTAMP, TRANSACTIONAL, BatchHeader
 
 _produced = layout("Produce", "response")
 _Topic = _produced.struct("responses")
@@ -72,7 +72,10 @@ def _append(broker: Broker, topic: str, part: Message, acks: int, pending: list[
             index=part.index, error_code=refused.code, base_offset=-1, error_message=str(refused)
         )
     answer = _Partition(
-        index=part.index, base_offset=appended.base_offset, log_start_offset=partition.log_start_offset
+        index=part.index,
+        base_offset=appended.base_offset,
+        log_append_time_ms=now_ms if partition.config.appends_time else NO_TIMESTAMP,
+        log_start_offset=partition.log_start_offset,
     )
     pending.append(_Pending(answer, partition, appended.last_offset))
     return answer

@@ -1,6 +1,6 @@
 """AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn, DescribeTransactions, ListTransactions.
 
-AddPartitionsToTxn 0-3      all partitions or none: if one is unknown, the others are OPERATION_NOT_ATTEMPTED
+AddPartitionsToTxn 0-3      all partitions or none: if one is unknown or internal, the others are OPERATION_NOT_ATTEMPTED
 AddOffsetsToTxn 0-4         TxnOffsetCommit 0-4: from 3 on checked against the group's members
 EndTxn 0-4                  answered when every partition has its marker
 DescribeTransactions 0      ListTransactions 0-1
@@ -19,6 +19,7 @@ from headwater.kafka.codec import Message, layout
 from headwater.kafka.group import after, fail_all, may_commit, note_offset
 from headwater.log.coordinator import Identity
 from headwater.log.group_record import Committed
+from headwater.log.topic import INTERNAL
 from headwater.log.transaction import Transaction, TransactionState
 
 _added = layout("AddPartitionsToTxn", "response")
@@ -37,9 +38,9 @@ def add_partitions(request: Request) -> Answer:
 async def _add_partitions(request: Request) -> Message:
     body = request.body
     wanted = {(topic.name, index) for topic in body.v3_and_below_topics for index in topic.partitions}
-    unknown = {each for each in wanted if not _exists(request, *each)}
+    refused = {each: code for each in wanted if (code := _refusal(request, *each))}
     code = ErrorCode.NONE
-    if not unknown:
+    if not refused:
         identity = Identity(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
         transactions = request.broker.transactions
         code = await _code(
@@ -50,7 +51,7 @@ async def _add_partitions(request: Request) -> Message:
     topics = []
     for topic in body.v3_and_below_topics:
         results = [
-            entry(partition_index=index, partition_error_code=_verdict(code, (topic.name, index), unknown))
+            entry(partition_index=index, partition_error_code=_verdict(code, (topic.name, index), refused))
             for index in topic.partitions
         ]
         topics.append(
@@ -59,15 +60,21 @@ async def _add_partitions(request: Request) -> Message:
     return _added.struct()(results_by_topic_v3_and_below=topics)
 
 
-def _exists(request: Request, topic: str, index: int) -> bool:
+def _refusal(request: Request, topic: str, index: int) -> ErrorCode:
+    """Why a partition cannot be part of a client's transaction: it is the broker's own, or is not there."""
+    if topic in INTERNAL:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     found = request.broker.catalog.topics.get(topic)
-    return found is not None and 0 <= index < len(found.partitions)
+    exists = found is not None and 0 <= index < len(found.partitions)
+    return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _verdict(code: ErrorCode, partition: tuple[str, int], unknown: set[tuple[str, int]]) -> ErrorCode:
-    if not unknown:
+def _verdict(
+    code: ErrorCode, partition: tuple[str, int], refused: dict[tuple[str, int], ErrorCode]
+) -> ErrorCode:
+    if not refused:
         return code
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
+    return refused.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED)
 
 
 @serves("AddOffsetsToTxn", 0, 4)
@@ -97,8 +104,8 @@ async def _end(request: Request) -> Message:
 @serves("TxnOffsetCommit", 0, 4)
 def commit_offsets(request: Request) -> Answer:
     body, broker = request.body, request.broker
-    refusal = ErrorCode.NONE
-    if body.generation_id >= 0 or body.member_id:
+    refusal = ErrorCode.NONE if body.group_id else ErrorCode.INVALID_GROUP_ID
+    if not refusal and (body.generation_id >= 0 or body.member_id):
         refusal = may_commit(broker, body, body.generation_id)
     offsets: dict[tuple[str, int], Committed] = {}
     entry = _committed.struct("topics.partitions")

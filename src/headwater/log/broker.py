@@ -16,7 +16,7 @@ from headwater.log.disk import Disk, RealDisk
 from headwater.log.group import Group, GroupSnapshot, State
 from headwater.log.offsets import OFFSETS_TOPIC, Offsets
 from headwater.log.partition import Partition
-from headwater.log.retention import Retention
+from headwater.log.retention import INTERVAL_S, Retention
 from headwater.log.room import has_room
 from headwater.log.topic import Catalog, Topic
 
@@ -47,7 +47,9 @@ class Broker:
         partitions: int = 1,
         disk: Disk | None = None,
         clock: Clock | None = None,
+        retention_interval_s: float = INTERVAL_S,
     ) -> None:
+        self._retention_interval_s = retention_interval_s
         self.disk = disk or RealDisk()
         self.clock = clock or SystemClock()
         self.partitions = partitions
@@ -85,7 +87,9 @@ class Broker:
             new_producer_id=self.new_producer_id,
         )
         self._restore_groups()
-        self.retention = Retention(self.catalog, self.clock, expire=self._expire_unused)
+        self.retention = Retention(
+            self.catalog, self.clock, expire=self._expire_unused, interval_s=self._retention_interval_s
+        )
 
     @property
     def cluster_id(self) -> str:

@@ -28,16 +28,16 @@ class TopicConfig(msgspec.Struct, frozen=True, rename=lambda name: name.replace(
     headwater_durable: bool = True
     """Ours: false keeps the topic in memory only, gone with the process."""
     index_interval_bytes: Count = 4096
-    max_compaction_lag_ms: Count = FOREVER
+    max_compaction_lag_ms: Annotated[int, msgspec.Meta(ge=1)] = FOREVER
     max_message_bytes: Count = 1_048_588
-    message_timestamp_after_max_ms: Count = FOREVER
+    message_timestamp_after_max_ms: Count = 3_600_000
     message_timestamp_before_max_ms: Count = FOREVER
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
     min_cleanable_dirty_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
     min_compaction_lag_ms: Count = 0
     min_insync_replicas: Annotated[int, msgspec.Meta(ge=1)] = 1
     preallocate: bool = False
-    retention_bytes: Limit = -1
+    retention_bytes: int = -1
     retention_ms: Limit = 604_800_000
     segment_bytes: Annotated[int, msgspec.Meta(ge=14)] = 1_073_741_824
     segment_index_bytes: Count = 10_485_760
@@ -73,8 +73,6 @@ WITHOUT_EFFECT = frozenset(
         "flush.ms",
         "index.interval.bytes",
         "max.compaction.lag.ms",
-        "message.timestamp.after.max.ms",
-        "message.timestamp.before.max.ms",
         "min.insync.replicas",
         "preallocate",
         "segment.index.bytes",
@@ -97,9 +95,12 @@ def parse_config(config: Mapping[str, str]) -> TopicConfig:
     except msgspec.ValidationError as error:
         raise Refused(ErrorCode.INVALID_CONFIG, f"Invalid value for configuration: {error}") from error
     policies = {policy.strip() for policy in parsed.cleanup_policy.split(",")}
-    if not policies <= POLICIES:
+    if parsed.cleanup_policy and not policies <= POLICIES:
         raise Refused(
             ErrorCode.INVALID_CONFIG,
             f"cleanup.policy is made of {sorted(POLICIES)}, got {parsed.cleanup_policy!r}",
         )
+    if parsed.min_compaction_lag_ms > parsed.max_compaction_lag_ms:
+        what = f"min.compaction.lag.ms {parsed.min_compaction_lag_ms} is larger than max.compaction.lag.ms"
+        raise Refused(ErrorCode.INVALID_CONFIG, f"{what}, {parsed.max_compaction_lag_ms}")
     return parsed

@@ -19,7 +19,7 @@ from headwater.log.offsets import OFFSETS_TOPIC, Offsets
 from headwater.log.partition import Partition, read_all
 from headwater.log.producer import Marker
 from headwater.log.topic import Catalog
-from headwater.log.transaction import PREPARED, Transaction, TransactionState
+from headwater.log.transaction import EPOCH_MAX, PREPARED, Transaction, TransactionState
 from headwater.record import Record, encode_batch
 
 __all__ = ["TRANSACTIONS_TOPIC", "Identity", "Transactions"]
@@ -82,9 +82,14 @@ class Transactions:
             transaction = Transaction(transactional_id, self._new_producer_id(), 0, timeout_ms)
         elif transaction.state in PREPARED:
             raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-        elif current.producer_id >= 0 and (current.producer_id, current.epoch) == (
-            transaction.producer_id,
-            transaction.former_epoch,
+        elif (
+            current.producer_id >= 0
+            and (current.producer_id, current.epoch)
+            == (
+                transaction.producer_id,
+                transaction.former_epoch,
+            )
+            and transaction.epoch <= EPOCH_MAX
         ):
             return Identity(transaction.producer_id, transaction.epoch)
         else:

@@ -11,6 +11,7 @@ There is no I/O and no clock in here: calls carry the time, answers go to the ca
 """
 
 import enum
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -21,6 +22,8 @@ from headwater.errors import ErrorCode, Refused
 __all__ = ["Group", "GroupSnapshot", "Join", "Joined", "Member", "MemberSnapshot", "State", "Synced"]
 
 MEMBERS_MAX = 1000
+CONSUMERS = "consumer"
+"""The protocol type of groups whose members name the topics that they want."""
 
 
 class State(enum.Enum):
@@ -198,6 +201,18 @@ class Group:
                 f"generation {generation} is not the current one, {self.generation}",
             )
         return member
+
+    def subscribed(self) -> frozenset[str] | None:
+        """The topics that its members want; None while that is not known."""
+        if not self.members:
+            return frozenset()
+        if self.protocol is None:
+            return None
+        try:
+            wanted = [read_subscription(m.metadata(self.protocol)) for m in self.members.values()]
+        except (struct.error, UnicodeDecodeError):
+            return None
+        return frozenset(topic for topics in wanted for topic in topics)
 
     # ---- what a restart needs --------------------------------------------------------------------------
 
@@ -388,6 +403,16 @@ class Group:
             del self._static[instance]
         if self.leader == member.id:
             self.leader = None
+
+
+def read_subscription(metadata: bytes) -> list[str]:
+    """The topics in what a consumer tells its group of itself: a version, then their names; what follows is not looked at."""
+    (count,), at, topics = struct.unpack_from(">i", metadata, 2), 6, []
+    for _ in range(count):
+        (length,) = struct.unpack_from(">h", metadata, at)
+        topics.append(metadata[at + 2 : at + 2 + length].decode())
+        at += 2 + length
+    return topics
 
 
 def _common_protocols(joins: Iterable[Join]) -> set[str]:

@@ -29,7 +29,7 @@ from headwater.record import CONTROL, TRANSACTIONAL, Record, encode_batch, is_co
 __all__ = ["OFFSETS_TOPIC", "Offsets"]
 
 OFFSETS_TOPIC = "__consumer_offsets"
-METADATA_BYTES_MAX = 4096
+METADATA_CHARACTERS_MAX = 4096
 RETENTION_MS = 604_800_000
 """Offsets of a group without members are kept for so long after its last member has left, or its last commit (Kafka's default)."""
 

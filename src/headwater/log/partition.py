@@ -31,7 +31,7 @@ from headwater.log import swap
 from headwater.log.config import TopicConfig
 from headwater.log.disk import Disk
 from headwater.log.history import History, Summary
-from headwater.log.incoming import check_keys, checked
+from headwater.log.incoming import check_keys, check_times, checked
 from headwater.log.producer import Aborted, Marker, Producers
 from headwater.log.recovery import recover
 from headwater.log.room import Room, has_room
@@ -102,6 +102,10 @@ class Partition:
         self._warm = Warm()
         self._doomed: list[int] = []
         """Segments that are no part of the log any more; their files go in the thread that syncs."""
+        self._untimed: dict[int, int] = {}
+        """When a batch without a time was written last, by segment."""
+        self._met_ms = NO_TIMESTAMP
+        """When retention has looked at this partition first."""
         self._renamed = False
         """Names of files have changed since they were synced."""
         self._clean = False
@@ -121,7 +125,9 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         first_open = self.producers.first_open_offset()
-        return self.high_watermark if first_open is None else min(first_open, self.high_watermark)
+        if first_open is None:
+            return self.high_watermark
+        return max(min(first_open, self.high_watermark), self.log_start_offset)
 
     @property
     def max_timestamp(self) -> int:
@@ -149,6 +155,8 @@ class Partition:
             check_keys(data, header)
         if self.config.appends_time:
             header = stamp(data, now_ms)
+        elif now_ms != NO_TIMESTAMP:
+            check_times(data, header, self.config, now_ms)
         base_offset = self._write(data, header, now_ms)
         self.producers.add(header, base_offset)
         self._written()
@@ -259,13 +267,15 @@ class Partition:
     # ---- forgetting ------------------------------------------------------------------------------------
 
     def delete_records(self, offset: int) -> None:
-        """Moves the log start to an offset; the files behind it go segment by segment."""
+        """Moves the log start to an offset, never back; the files before it go segment by segment."""
         self._check_online()
-        if not self.log_start_offset <= offset <= self.high_watermark:
+        if not 0 <= offset <= self.high_watermark:
             raise Refused(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {self.log_start_offset} to {self.high_watermark}",
             )
+        if offset <= self.log_start_offset:
+            return
         try:
             self.touch()
             self.disk.replace(self.folder / "start", str(offset).encode())
@@ -293,8 +303,9 @@ class Partition:
         config, start = self.config, self.log_start_offset
         excess = self.size_bytes - config.retention_bytes
         for at in range(min(len(self.closed), DROP_SEGMENTS_MAX) if config.deletes else 0):
-            _, end_offset, size_bytes, max_timestamp = self.closed[at]
-            too_old = config.retention_ms >= 0 and max_timestamp < now_ms - config.retention_ms
+            summary = self.closed[at]
+            end_offset, size_bytes = summary.end_offset, summary.size_bytes
+            too_old = self._is_too_old(summary, now_ms)
             too_much = config.retention_bytes >= 0 and excess >= size_bytes
             if end_offset > self.high_watermark or not (too_old or too_much):
                 break
@@ -302,6 +313,26 @@ class Partition:
             start = max(start, end_offset)
         self.log_start_offset = start
         return self._drop_segments()
+
+    def outlives_retention(self, now_ms: int) -> bool:
+        """Whether retention keeps something of the log. If not, the active segment has to be closed, so that it goes too."""
+        config = self.config
+        if not config.deletes or not self.active.size_bytes:
+            return True
+        if config.retention_bytes == 0:
+            return False
+        if not self._is_too_old(self.active.summary, now_ms):
+            return True
+        return not all(self._is_too_old(self.closed[at], now_ms) for at in range(len(self.closed)))
+
+    def _is_too_old(self, summary: Summary, now_ms: int) -> bool:
+        """By its youngest record. Records without a time are as old as the last write to their segment, or as the broker's start."""
+        if self._met_ms == NO_TIMESTAMP:
+            self._met_ms = now_ms
+        youngest_ms = summary.max_timestamp
+        if youngest_ms == NO_TIMESTAMP:
+            youngest_ms = self._untimed.get(summary.base_offset, self._met_ms)
+        return 0 <= self.config.retention_ms < now_ms - youngest_ms
 
     def roll(self) -> None:
         """Begins a new segment, so that the records so far come under retention and compaction."""
@@ -428,6 +459,8 @@ class Partition:
             _leader_epoch.pack_into(data, _LEADER_EPOCH_AT, LEADER_EPOCH)
             if not active.size_bytes:
                 active.began_ms = now_ms
+            if header.max_timestamp == NO_TIMESTAMP != now_ms:
+                self._untimed[active.base_offset] = now_ms
             active.append(data, header, base_offset)
         except OSError as error:
             if error.errno == errno.ENOSPC:
@@ -520,6 +553,7 @@ class Partition:
         for base_offset in doomed:
             self._warm.drop(base_offset)
             self._unsaved.pop(base_offset, None)
+            self._untimed.pop(base_offset, None)
             if base_offset in waiting:
                 waiting.pop(base_offset)[0].release()
         self._rolled = list(waiting.values())

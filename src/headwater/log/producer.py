@@ -75,12 +75,8 @@ class Producers:
             return None
         if header.producer_epoch < producer.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
-        if header.producer_epoch > producer.epoch or not producer.batches:
-            return (
-                None
-                if header.base_sequence == 0 or not producer.batches
-                else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            )
+        if header.producer_epoch > producer.epoch or not producer.batches:  # a marker alone has no sequence
+            return None if header.base_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         last_sequence = _last_sequence(header)
         for batch in producer.batches:
             if (batch.first_sequence, batch.last_sequence) == (header.base_sequence, last_sequence):

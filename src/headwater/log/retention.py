@@ -17,7 +17,7 @@ from headwater.log.partition import Partition
 from headwater.log.segment import Segment
 from headwater.log.topic import Catalog
 
-__all__ = ["Retention"]
+__all__ = ["INTERVAL_S", "Retention"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +30,16 @@ T = TypeVar("T")
 class Retention:
     """One task for all partitions. It gives the loop back after each partition; reading and rewriting run in a thread."""
 
-    def __init__(self, catalog: Catalog, clock: Clock, expire: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        clock: Clock,
+        expire: Callable[[], None] = lambda: None,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
         self._catalog = catalog
         self._clock = clock
+        self._interval_s = interval_s
         self._expire = expire
         """Forgets what is not used any more, beside the partitions."""
         self._expired = clock.monotonic()
@@ -70,10 +77,11 @@ class Retention:
         if partition.offline:
             return
         now_ms = self._clock.now_ms()
-        if (
+        full_age = (
             partition.active.size_bytes
             and now_ms - partition.active_since_ms(now_ms) >= partition.config.segment_ms
-        ):
+        )
+        if full_age or not partition.outlives_retention(now_ms):
             partition.roll()
         more = True
         while more:
@@ -146,7 +154,7 @@ class Retention:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(INTERVAL_S)
+            await asyncio.sleep(self._interval_s)
             await self.look_after_all()
 
 

@@ -25,7 +25,7 @@ from headwater.log.disk import Disk
 from headwater.log.memory import MemoryDisk
 from headwater.log.partition import Partition
 
-__all__ = ["Catalog", "Partitions", "Topic"]
+__all__ = ["Catalog", "Partitions", "Topic", "check_name"]
 
 logger = logging.getLogger(__name__)
 
@@ -206,11 +206,14 @@ class Catalog:
                     logger.warning("%s: no clean end: %s", partition.folder.name, error)
 
     def _check(self, name: str, partitions: int, config: dict[str, str]) -> None:
-        if not LEGAL_NAME.fullmatch(name) or name in {".", ".."}:
-            what = f"topic name {name!r} is not legal: 1 to 249 letters, digits, '.', '_' and '-'"
-            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
+        check_name(name)
         if name in self.topics:
             raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        metric = name.replace(".", "_")
+        like = next((other for other in self.topics if other.replace(".", "_") == metric), None)
+        if like is not None:
+            what = f"Topic '{name}' collides with existing topic '{like}': they differ in '.' and '_' alone"
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise Refused(
                 ErrorCode.INVALID_PARTITIONS,
@@ -313,6 +316,13 @@ class Catalog:
         if self._deleted:
             with contextlib.suppress(Refused):  # a full disk: they are looked for once more the next time
                 self._write(self._entries, {})
+
+
+def check_name(name: str) -> None:
+    """Raises Refused with INVALID_TOPIC_EXCEPTION for what cannot be the name of a topic."""
+    if not LEGAL_NAME.fullmatch(name) or name in {".", ".."}:
+        what = f"topic name {name!r} is not legal: 1 to 249 letters, digits, '.', '_' and '-'"
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
 
 
 def _folder_name(topic: str, topic_id: uuid.UUID, index: int) -> str:

@@ -100,7 +100,7 @@ class Transaction(msgspec.Struct):
         if self.state is TransactionState.ONGOING:
             return True
         done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
-        if self.state is done or (self.state is TransactionState.EMPTY and not commit):
+        if self.state is done:
             return False
         raise Refused(ErrorCode.INVALID_TXN_STATE, f"{self.id} has no open transaction: {self.state.value}")
 
@@ -115,14 +115,18 @@ class Transaction(msgspec.Struct):
         self.started_ms = -1
 
     def fence(self) -> None:
-        """Shuts the producer out of its open transaction, which is then aborted under the same producer id."""
-        self.former_epoch = -1
+        """Shuts the producer out of its open transaction, which is then aborted under the same producer id.
+
+        A producer that was only too slow may ask for its next epoch and go on (KIP-588); it is given the one of the abort.
+        """
+        self.former_epoch = self.epoch
         self.epoch += 1
 
     def next_epoch(self, new_producer_id: Callable[[], int], *, asked_by_owner: bool = False) -> None:
         """Fences the epoch so far: its producer, or a new incarnation of it, goes on with the next one."""
         self.former_epoch = self.epoch if asked_by_owner else -1
         self.epoch += 1
+        self.state = TransactionState.EMPTY
         if self.epoch > EPOCH_MAX:
             self.producer_id, self.epoch, self.former_epoch = new_producer_id(), 0, -1
 

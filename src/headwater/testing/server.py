@@ -15,6 +15,7 @@ from headwater.kafka.server import Server
 from headwater.log.broker import Broker
 from headwater.log.disk import Disk
 from headwater.log.memory import MemoryDisk
+from headwater.log.retention import INTERVAL_S
 
 __all__ = ["RunningBroker", "broker"]
 
@@ -35,15 +36,25 @@ def broker(
     clock: Clock | None = None,
     flush: Literal["commit", "os"] = "commit",
     partitions: int = 1,
+    retention_interval_s: float = INTERVAL_S,
 ) -> Iterator[RunningBroker]:
-    """Starts a broker in a thread of this process, in memory unless a disk is given, and stops it cleanly."""
+    """Starts a broker in a thread of this process, in memory unless a disk is given, and stops it cleanly.
+
+    Retention and compaction look at every partition each ``retention_interval_s``.
+    """
     memory = disk or MemoryDisk()
     loop = uvloop.new_event_loop()
 
     async def start() -> Server:
-        server = Server(
-            Broker(folder, flush=flush, partitions=partitions, disk=memory, clock=clock), "127.0.0.1", 0
+        log = Broker(
+            folder,
+            flush=flush,
+            partitions=partitions,
+            disk=memory,
+            clock=clock,
+            retention_interval_s=retention_interval_s,
         )
+        server = Server(log, "127.0.0.1", 0)
         await server.start()
         return server
 
