@@ -11,14 +11,14 @@ from headwater.kafka.server import Server
 from headwater.log.broker import Broker
 from headwater.log.memory import MemoryDisk
 from headwater.record import Record, encode_batch
-from protocol import _build
+from protocol import build
 
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 42, -1)
 
 
 def frame(name: str, version: int, correlation: int, **fields: object) -> bytes:
     request = layout(name, "request")
-    body = b"".join(request.encode(version, _build(request, "", fields)))
+    body = b"".join(request.encode(version, build(request, "", fields)))
     head = struct.pack(">hhih", request.api.key, version, correlation, -1)
     return struct.pack(">i", len(head) + len(body)) + head + body
 

@@ -224,7 +224,7 @@ class Life:
     # ---- the broker --------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        self.broker = Broker(FOLDER, disk=self.disk, clock=self.clock)
+        self.broker = Broker(FOLDER, disk=self.disk, clock=self.clock, retention_interval_s=CARETAKER_S)
         self.client = Client(self.broker)
 
     async def crash(self) -> None:

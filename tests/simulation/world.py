@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-from headwater.log import retention
 from headwater.log.memory import MemoryDisk
 
 __all__ = ["Disk", "Loop", "Time", "world"]
@@ -144,10 +143,7 @@ def world(seed: int) -> Iterator[Loop]:
     chance = random.Random(seed)
     loop = Loop()
     asyncio.set_event_loop(loop)
-    with (
-        mock.patch.object(uuid, "uuid4", partial(_uuid, chance)),
-        mock.patch.object(retention, "INTERVAL_S", CARETAKER_S),
-    ):
+    with mock.patch.object(uuid, "uuid4", partial(_uuid, chance)):
         try:
             yield loop
         finally:
