@@ -47,7 +47,7 @@ from pyspark.sql.types import (
 
 from headwater.errors import UsageError
 
-__all__ = ["Aggregate", "Aggregates", "Partial", "parsed"]
+__all__ = ["WIDE", "Aggregate", "Aggregates", "Partial", "parsed"]
 
 Partial = list[Any]
 """The partials of a group, one for each aggregate; None where there was no value."""

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import DecimalType, DoubleType, FloatType
 
-from headwater.pipeline.aggregate import Aggregate
+from headwater.pipeline.aggregate import WIDE, Aggregate
 from headwater.pipeline.rowbytes import fixed
 
 __all__ = ["NOTHING", "Total", "added", "kept", "loaded", "partial", "totals"]
@@ -57,7 +57,7 @@ def totals(one: Aggregate, column: pa.Array, weights: Any, bounds: Any) -> list[
             return [Total(count, whole) for count, whole in zip(counts, sums, strict=True)]
     scale = one.kind.scale if isinstance(one.kind, DecimalType) else 0
     digits = [
-        0 if each is None else int(each.scaleb(scale) if scale else each) for each in column.to_pylist()
+        0 if each is None else int(each.scaleb(scale, WIDE) if scale else each) for each in column.to_pylist()
     ]
     products = [value * weight for value, weight in zip(digits, weights.tolist(), strict=True)]
     ends = [*bounds.tolist()[1:], len(products)]
