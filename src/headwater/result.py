@@ -83,10 +83,14 @@ class Taken(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Heard(msgspec.Struct, frozen=True, array_like=True):
-    """The greatest event time that a partition of an input has brought, and when it last brought a record."""
+    """The greatest event time that a partition of an input has brought, and when it last brought one."""
 
     time_us: int
     at_ms: int
+    """By a clock that only counts while the driver looks (``pipeline/attention.py``)."""
+    silent_ms: int | None = None
+    """For how long it is known to have brought none since then; None for one that has brought records and no time so far of which some are unread, and
+    in results from before this was kept."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -18,7 +18,7 @@ from headwater.pipeline import plan, split, time
 from headwater.pipeline.batch import rows
 from headwater.pipeline.prepare import prepare
 from headwater.pipeline.runner import Runner
-from headwater.pipeline.time import NEVER, Input, due_ms, heard, resumed, watermark
+from headwater.pipeline.time import NEVER, Input, due_ms, heard, resumed, silent, watermark
 from headwater.result import Heard, Stragglers, results
 from headwater.testing import SettableClock
 from ordershop import Order, Shop
@@ -29,32 +29,48 @@ ONE = {"s": Input(delay_us=10 * SECOND, idle_us=60 * SECOND)}
 BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
 
 
+def after(time_s: int, silent_s: float, at_ms: int = 0) -> Heard:
+    """A place that has brought a time and was silent since."""
+    return Heard(time_s * SECOND, at_ms, int(silent_s * 1000))
+
+
 def test_the_slowest_partition_decides():
-    known = {"s/0": Heard(500 * SECOND, 1_000), "s/1": Heard(300 * SECOND, 1_000)}
-    assert watermark(ONE, known, 1_000, NEVER) == 290 * SECOND
+    assert watermark(ONE, {"s/0": after(500, 0), "s/1": after(300, 0)}, NEVER) == 290 * SECOND
 
 
 def test_a_silent_partition_holds_nobody_up():
-    known = {"s/0": Heard(500 * SECOND, 100_000), "s/1": Heard(300 * SECOND, 1_000)}
-    assert watermark(ONE, known, 60_000, NEVER) == 290 * SECOND
-    assert watermark(ONE, known, 61_001, NEVER) == 490 * SECOND
+    assert watermark(ONE, {"s/0": after(500, 0), "s/1": after(300, 60)}, NEVER) == 290 * SECOND
+    assert watermark(ONE, {"s/0": after(500, 0), "s/1": after(300, 60.001)}, NEVER) == 490 * SECOND
 
 
 def test_when_all_are_silent_time_goes_on_by_the_clock():
-    known = {"s/0": Heard(500 * SECOND, 1_000), "s/1": Heard(300 * SECOND, 1_000)}
-    assert watermark(ONE, known, 61_001, NEVER) == 490 * SECOND + 1_000
-    assert watermark(ONE, known, 361_000, NEVER) == 790 * SECOND
+    assert (
+        watermark(ONE, {"s/0": after(500, 60.001), "s/1": after(300, 60.001)}, NEVER) == 490 * SECOND + 1_000
+    )
+    assert watermark(ONE, {"s/0": after(500, 360), "s/1": after(300, 400)}, NEVER) == 790 * SECOND
+    later = {"s/0": after(500, 360, at_ms=40_000), "s/1": after(300, 400)}
+    assert watermark(ONE, later, NEVER) == 790 * SECOND
+    unread = {"s/0": after(500, 360), "s/1": after(300, 100)}
+    assert watermark(ONE, unread, NEVER) == 530 * SECOND, "not beyond what was read of each"
 
 
 def test_the_clock_stands_while_the_pipeline_is_down():
-    known = {"s/0": Heard(500 * SECOND, 1_000)}
-    after = resumed(known, at_ms=5_000, now_ms=86_405_000)
-    assert watermark(ONE, after, 86_405_000, NEVER) == 490 * SECOND
+    known = resumed({"s/0": after(500, 4, at_ms=1_000)}, at_ms=5_000, now_ms=86_405_000)
+    assert known == {"s/0": after(500, 4, at_ms=86_401_000)}
+    assert watermark(ONE, silent(known, known, 86_405_000), NEVER) == 490 * SECOND
 
 
 def test_a_stream_that_was_never_heard_holds_nobody_up():
     both = ONE | {"other": Input(0, 60 * SECOND)}
-    assert watermark(both, {"s/0": Heard(20 * SECOND, 0)}, 0, NEVER) == 10 * SECOND
+    assert watermark(both, {"s/0": after(20, 0)}, NEVER) == 10 * SECOND
+
+
+def test_a_partition_that_never_brought_a_time_holds_up_the_others_only_while_some_of_it_is_unread():
+    known = {"s/0": after(20, 0), "s/1": Heard(NEVER, 0, None)}
+    assert watermark(ONE, known, NEVER) == NEVER
+    assert watermark(ONE, silent(["s/1"], known, 1_000), NEVER) == 10 * SECOND
+    by_clock = {"s/0": after(20, 100), "s/1": Heard(NEVER, 0, 70_000)}
+    assert watermark(ONE, by_clock, NEVER) == 20 * SECOND, "not beyond what was read of the other"
 
 
 steps = st.lists(
@@ -68,21 +84,21 @@ def test_the_watermark_never_goes_back_and_is_never_ahead_of_an_active_partition
     known, now_ms, reached = {}, 0, NEVER
     for place, at, wait_s in steps:
         now_ms += wait_s * 1000
-        known = heard({place: at * SECOND}, known, now_ms)
-        after = watermark(inputs, known, now_ms, reached)
-        assert after >= reached
+        known = heard({place: at * SECOND}, silent(known, known, now_ms), now_ms)
+        now = watermark(inputs, known, reached)
+        assert now >= reached
         limit = known[place].time_us - inputs[place[0]].delay_us
-        assert after == reached or after <= limit
-        reached = after
+        assert now == reached or now <= limit
+        reached = now
 
 
 @given(wait_s=st.integers(0, 1_000), open_s=st.integers(0, 1_000))
 def test_a_tick_comes_just_when_the_watermark_passes(wait_s, open_s):
-    known = {"s/0": Heard(100 * SECOND, 1_000)}
-    at = due_ms(ONE, known, watermark(ONE, known, 1_000, NEVER), open_s * SECOND)
-    assert watermark(ONE, known, max(at, 1_000), NEVER) >= open_s * SECOND
+    known = {"s/0": after(100, 0, at_ms=1_000)}
+    at = due_ms(ONE, known, watermark(ONE, known, NEVER), open_s * SECOND)
+    assert watermark(ONE, silent(known, known, at), NEVER) >= open_s * SECOND
     if at > 1_000:
-        assert watermark(ONE, known, at - 2, NEVER) < open_s * SECOND + 1_000
+        assert watermark(ONE, silent(known, known, at - 2), NEVER) < open_s * SECOND + 1_000
     assert due_ms(ONE, known, wait_s, None) is None
 
 

@@ -69,6 +69,10 @@ class Checkpoint:
         file = self.folder / "offsets" / str(batch)
         return dict(json.loads(file.read_text().splitlines()[1])) if file.exists() else {}
 
+    def planned_ms(self, batch: int) -> int:
+        """When Spark had found up to where a batch reads, by the time of day; 0 when it does not say."""
+        return int(self._metadata(batch).get("batchTimestampMs", 0))
+
     def starts(self, batch: int) -> Positions:
         """From where a batch reads."""
         return self.reached(batch - 1)

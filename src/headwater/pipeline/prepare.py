@@ -17,6 +17,7 @@ from headwater.pipeline.operator import Site
 from headwater.pipeline.publish import Prepared
 from headwater.pipeline.split import Judge
 from headwater.pipeline.time import Input
+from headwater.pipeline.topics import pattern
 
 __all__ = ["planned", "prepare"]
 
@@ -58,7 +59,12 @@ def prepare(
             )
         frame, site = plans.build(view, records, judge)
     inputs = {
-        stream.name: Input(duration_us(stream.delay), duration_us(stream.idle))
+        stream.name: Input(
+            duration_us(stream.delay),
+            duration_us(stream.idle),
+            topic="" if stream.pattern else stream.topic,
+            pattern=pattern(stream, graph) if stream.pattern else "",
+        )
         for stream in graph.inputs(view).values()
         if judged and stream.time
     }
@@ -84,6 +90,7 @@ def prepare(
         and any(not each.table and not each.view for each in graph.inputs(view).values()),
         sources=_read_once(ready, graph, view),
         columns={column.name: column.kind for column in kinds.columns_of(frame.schema)},
+        batch_records=plans.batch_records(view),
     )
 
 
@@ -121,9 +128,7 @@ class _Plans(NamedTuple):
             if not self.graph.knows(each):
                 made, _ = self.build(each, self.records(each))
                 self.graph.learn(each, kinds.columns_of(made.schema))
-        most = source.BATCH_RECORDS_MAX
-        if view.pace:
-            most = min(most, batch_records(self.settings.pace_records, len(view.inputs)))
+        most = self.batch_records(view)
         return {
             parameter: source.records(
                 self.spark,
@@ -135,6 +140,11 @@ class _Plans(NamedTuple):
             )
             for parameter, stream in self.graph.inputs(view).items()
         }
+
+    def batch_records(self, view: View) -> int:
+        """How many records a batch takes from each input at most."""
+        most = source.BATCH_RECORDS_MAX
+        return min(most, batch_records(self.settings.pace_records, len(view.inputs))) if view.pace else most
 
     def build(
         self, view: View, records: Mapping[str, DataFrame], judge: Judge | None = None

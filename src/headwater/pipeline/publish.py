@@ -25,10 +25,12 @@ from headwater.errors import UsageError
 from headwater.graph import View
 from headwater.pace import Pace, Trailing
 from headwater.pipeline import definition, source, time
+from headwater.pipeline.attention import Attention, When
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.definition import Definition
 from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.groups import Groups
+from headwater.pipeline.hearing import Hearing, Stretch
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecord, LateRecords
 from headwater.pipeline.layout import AS_THEY_ARE, GROUPS, PLAIN, layout, values
@@ -88,6 +90,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """Whether it reads streams and has no watermark: nothing of it is ever complete."""
     columns: dict[str, str] = {}
     """The columns of its rows, in Spark's notation."""
+    batch_records: int = 0
+    """How many records a batch takes from each input at most."""
 
 
 class Publisher:
@@ -108,13 +112,12 @@ class Publisher:
         copies: Path,
         state_bytes_max: int,
         clock: Clock,
+        attention: Attention,
         watermark: time.Watermark = time.watermark,
         pace: Pace | None = None,
     ) -> None:
         self.stopping = threading.Event()
         self.failure: Exception | None = None
-        self.due_ms: int | None = None
-        """When a time-out falls due and the view wants a tick; any thread may look."""
         self.waits_for: Trailing | None = None
         """Who is too far behind for the view to go on; any thread may look."""
         self._pace = pace
@@ -125,12 +128,17 @@ class Publisher:
         self._invalid = invalid
         self._late = late
         self._clock = clock
-        self._decide = watermark
+        self._attention = attention
         self._state_bytes_max = state_bytes_max
         self._progress = progress
         self._last = self._opened()
         self._places = places(checkpoint, copies, prepared.timed, self._last.generation)
-        self._heard = time.resumed(self._last.heard, self._last.at_ms, clock.now_ms())
+        known = time.resumed(self._last.heard, self._last.at_ms, attention.now_ms())
+        reached = time.NEVER if self._last.watermark is None else self._last.watermark
+        self._hearing = Hearing(prepared.inputs, known, reached, watermark)
+        self._done_ms = attention.now_ms()
+        """When the last batch ended: Spark plans none before that."""
+        self._dues: tuple[int | None, int | None] = None, None
         self._needed: deque[set[tuple[str, str]]] = deque(maxlen=VERSIONS_KEPT)
         self._forget_strays()
         self._started = threading.Event()
@@ -143,6 +151,14 @@ class Publisher:
         self._show_position(self._checkpoint.last())
         self._started.set()
 
+    @property
+    def due_ms(self) -> int | None:
+        """When a time-out falls due and the view wants a tick; any thread may look."""
+        by_clock, by_attention = self._dues
+        if by_attention is not None:
+            by_attention += self._clock.now_ms() - self._attention.now_ms()
+        return min((due for due in (by_clock, by_attention) if due is not None), default=None)
+
     def close(self) -> None:
         self._progress.close()
         self._query = None  # Spark keeps publishers, and would keep their queries
@@ -150,15 +166,17 @@ class Publisher:
     def __call__(self, rows: DataFrame, batch: int) -> None:
         if self.stopping.is_set() or not self._started.wait(START_SECONDS_MAX):
             raise Stopping
+        planned = self._attention.when(self._checkpoint.planned_ms(batch), self._done_ms)
         try:
             self._await_followers()
-            self._take(rows, batch)
+            self._take(rows, batch, planned)
         except Stopping:
             raise
         except Exception as error:
             self.failure = error  # Spark only hands on a text with both sides' stack traces
             raise
         self._show_position(batch)
+        self._done_ms = self._attention.now_ms()
 
     def _show_position(self, batch: int) -> None:
         """Tells lag tools how far the view is; not waited for, and told again at the next start."""
@@ -185,24 +203,27 @@ class Publisher:
             logger.info("view %s goes on: %s has caught up", self._view.name, self.waits_for.name)
             self.waits_for = None
 
-    def _take(self, rows: DataFrame, batch: int) -> None:
+    def _take(self, rows: DataFrame, batch: int, planned: When) -> None:
+        """``planned``: when it was decided what the batch reads. The view may have been held since."""
         passes("batch begins")
         if self._progress.repeated(batch, self._checkpoint.reached(batch)):
             logger.info("view %s: batch %d is published already", self._view.name, batch)
             self._repeat(rows, batch)
             return
         now_ms = self._clock.now_ms()
-        watermark = self._watermark(now_ms)
+        stretch = Stretch(self._last.inputs, self._checkpoint.sources(batch), self._prepared.batch_records)
+        watermark = self._hearing.plan(stretch, planned)
         self._tell(rows, batch, self._last.state, watermark, now_ms * 1000, passed=self._passed(self._last))
         notes = [row[0] for row in rows.collect()]
         passes("batch was computed")
         seen = self._observed()
+        times = {place: at for each in seen.heard for place, at in noted(each.stream, each.row).items()}
+        self._hearing.take(times, stretch, planned)
         result = self._result(batch, notes, seen, watermark, now_ms)
         check_size(self._view.name, self._last.state, result.state, self._state_bytes_max)
         self._publish_invalid(rows, batch, seen)
         late_rows = self._late_rows(rows, batch, result, seen)
         self._last = self._progress.publish(result, self._changes(result.state[PUBLISH], batch), late_rows)
-        self._heard = result.heard
         self._look_ahead()
         self._forget_old()
         passes("batch ends")
@@ -269,9 +290,7 @@ class Publisher:
 
     def _result(self, batch: int, notes: list[str], seen: "_Observed", watermark: int, now_ms: int) -> Result:
         """What the batch has made, from what its shards have written and what was heard."""
-        before, heard = self._last, dict(self._heard)
-        for each in seen.heard:
-            heard = time.heard(noted(each.stream, each.row), heard, now_ms)
+        before = self._last
         count = self._prepared.shards
         files = {name: written(list(row.getList(0)), count) for name, row in seen.of(OBSERVED)}
         files[PUBLISH] = written(notes, count)
@@ -301,7 +320,7 @@ class Publisher:
             complete=self._complete(before, watermark),
             views=self._prepared.views,
             now_us=now_ms * 1000,
-            heard=heard,
+            heard=self._hearing.known,
             opens=opens,
             late=before.late + sum(each.late for each in seen.heard),
             taken=self._taken(before, seen),
@@ -365,12 +384,6 @@ class Publisher:
 
     # ---- time ------------------------------------------------------------------------------------------
 
-    def _watermark(self, now_ms: int) -> int:
-        before = self._last.watermark
-        return self._decide(
-            self._prepared.inputs, self._heard, now_ms, time.NEVER if before is None else before
-        )
-
     def _passed(self, last: Result | None) -> dict[str, int]:
         """How far the inputs of operators behind others are complete that hold rows back, after a batch: up to its watermark, or to the first held row."""
         opens, watermark = (last.opens, last.watermark) if last is not None else ({}, None)
@@ -383,20 +396,17 @@ class Publisher:
     def _look_ahead(self) -> None:
         """After a batch: moves Spark's own watermark, and works out when a tick is due."""
         self._move_spark()
-        dues = [
-            time.due_ms(
-                self._prepared.inputs,
-                self._heard,
-                self._watermark(self._clock.now_ms()),
-                open_us + sum(self._prepared.holds.get(name, {}).values()),
-            )
-            if self._prepared.timed[name] == "watermark"
-            else open_us // 1000 + 1
-            for name, opens in self._last.opens.items()
-            for open_us in opens
-            if open_us is not None
-        ]
-        self.due_ms = min((due for due in dues if due is not None), default=None)
+        by_clock: list[int] = []
+        by_attention: list[int | None] = []
+        for name, opens in self._last.opens.items():
+            held_us = sum(self._prepared.holds.get(name, {}).values())
+            for open_us in (each for each in opens if each is not None):
+                if self._prepared.timed[name] == "watermark":
+                    by_attention.append(self._hearing.due_ms(open_us + held_us))
+                else:
+                    by_clock.append(open_us // 1000 + 1)
+        known = (due for due in by_attention if due is not None)
+        self._dues = min(by_clock, default=None), min(known, default=None)
 
     def _move_spark(self) -> None:
         """Spark forgets state by the watermark of ours that has just been used, less the horizon: so it never drops a row that we let through."""

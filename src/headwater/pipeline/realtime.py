@@ -9,7 +9,9 @@ takes it or the one before, and says which in its report. Spark forgets windows 
 we let through.
 """
 
-from collections.abc import Mapping
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,17 +19,19 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from headwater.clock import Clock
+from headwater.errors import MachineError
 from headwater.pipeline import late, source, time
+from headwater.pipeline.attention import Attention, When
 from headwater.pipeline.beside import Beside
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.groups import Groups
+from headwater.pipeline.hearing import Hearing, Stretch
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecords
 from headwater.pipeline.plan import observed
 from headwater.pipeline.publish import Prepared
 from headwater.pipeline.split import BOUND
 from headwater.pipeline.topics import Positions
-from headwater.result import Heard
 
 __all__ = ["Settlement"]
 
@@ -48,6 +52,8 @@ class Settlement:
         late: LateRecords,
         beside: Beside,
         clock: Clock,
+        attention: Attention,
+        ends: Callable[[Iterable[str]], Positions],
     ) -> None:
         self._prepared = prepared
         self._view = prepared.view
@@ -60,13 +66,19 @@ class Settlement:
         self._settled = groups.committed(self._view.name)
         self._begun = checkpoint.last()
         self._batch = self._begun - 1
-        self._heard: dict[str, Heard] = {}
+        self._attention = attention
+        self._looked_ms = attention.now_ms()
+        """When all batches were settled that were complete then."""
+        self._ends = ends
+        self._asked: tuple[Positions, int] = {}, 0
         reached = checkpoint.next_watermark_us(self._begun)
-        self._watermark = time.NEVER if reached is None else reached + self._view.late.horizon_us
+        before = time.NEVER if reached is None else reached + self._view.late.horizon_us
+        self._hearing = Hearing(prepared.inputs, {}, before)
         self._tell()
 
     def settle(self, spark: SparkSession, query: StreamingQuery) -> None:
         """Settles each batch that is complete since the last call. Of those before this process, and of one during which the query ended, there is no report."""
+        looked_ms, self._looked_ms = self._looked_ms, self._attention.now_ms()
         last = self._checkpoint.last()
         if last == self._batch:
             return
@@ -78,7 +90,7 @@ class Settlement:
             if not self._settle(spark, batch, seen):
                 return
             self._batch = batch
-            self._move(query, seen or {})
+            self._move(query, seen or {}, When(looked_ms, self._looked_ms))
 
     def _settle(self, spark: SparkSession, batch: int, seen: Observed | None) -> bool:
         """Publishes what a batch has left out; with None for what was observed, all of it is read again."""
@@ -115,26 +127,44 @@ class Settlement:
         records = ((name, each.key, msgspec.json.encode(each)) for each in found)
         self._beside.send(f"late records of view {self._view.name!r}", records)
 
-    def _move(self, query: StreamingQuery, seen: Observed) -> None:
-        """After a batch: what was heard in it moves the watermark, and Spark forgets by what rows were late in it."""
+    def _move(self, query: StreamingQuery, seen: Observed, ended: When) -> None:
+        """After a batch: what was heard in it moves the watermark, and Spark forgets by what rows were late in it.
+
+        Such a batch reads until it ends. What it took nothing of was silent until then; of what it took without meeting a time it
+        is asked where it ends, and the next batch that has read so far shows that there was none.
+        """
         if self._prepared.judge is None:
             return
-        now_ms = self._clock.now_ms()
-        for stream, row in seen.items():
-            times = {
-                f"{stream}/{place}": at for place, at in row.items() if place.isdecimal() and at is not None
-            }
-            self._heard = time.heard(times, self._heard, now_ms)
+        times = {
+            f"{stream}/{place}": at
+            for stream, row in seen.items()
+            for place, at in row.items()
+            if place.isdecimal() and at is not None
+        }
+        starts, ends = self._checkpoint.reached(self._batch - 1), self._checkpoint.reached(self._batch)
+        stretch = Stretch(starts, [ends])
+        self._hearing.take(times, stretch, ended)
+        self._mute(times, stretch)
         bound = _bound(seen)
         tracker = query._jsq.streamingQuery().watermarkTracker()  # noqa: SLF001
         if bound is not None and bound // 1000 > tracker.currentWatermark():
             tracker.setWatermark(bound // 1000)
-        self._watermark = time.watermark(self._prepared.inputs, self._heard, now_ms, self._watermark)
+        self._hearing.plan(stretch, ended)
         self._tell()
+
+    def _mute(self, times: Mapping[str, int], stretch: Stretch) -> None:
+        """Places that bring records and no time, as those of a device whose clock is wrong: silent as far as all of them has been read."""
+        vague = self._hearing.vague(times, stretch)
+        (asked, at_ms), (ends,) = self._asked, stretch.sources
+        for place, topic, partition in vague:
+            if ends[topic][partition] >= asked.get(topic, {}).get(partition, math.inf):
+                self._hearing.silence(place, at_ms)
+        with contextlib.suppress(MachineError):  # then it is asked after the next batch
+            self._asked = (self._ends({topic for _, topic, _ in vague}) if vague else {}), self._looked_ms
 
     def _tell(self) -> None:
         if self._prepared.judge is not None:
-            self._prepared.judge.tell(self._watermark, self._clock.now_ms() * 1000)
+            self._prepared.judge.tell(self._hearing.watermark, self._clock.now_ms() * 1000)
 
 
 def _observed(report: Any) -> Observed:

@@ -4,6 +4,7 @@ A query goes on from its checkpoint. Micro-batch queries look for new records at
 nothing; the interval grows with the number of views, so that many idle ones stay cheap.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,7 @@ from headwater.errors import Fenced, HeadwaterError, MachineError, StorageError,
 from headwater.graph import View
 from headwater.pace import Pace, Trailing
 from headwater.pipeline import late, query, session, time, wire
+from headwater.pipeline.attention import GAP_S, Attention
 from headwater.pipeline.beside import Beside
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
@@ -70,7 +72,8 @@ class Runner:
     ) -> None:
         """``shadows``: runs only these views, each as a run of this name that catches up beside the one that readers see.
 
-        ``watermark``: how each view's is decided, for tests that move it by hand.
+        ``watermark``: how each view's is decided, for tests that move it by hand. A ``clock`` that is given is moved by a test too: what it says has
+        elapsed counts as time in which the log was looked at.
         """
         self.settings = settings
         self.graph = app.graph()
@@ -80,6 +83,7 @@ class Runner:
         }
         self._app = app
         self._clock = clock or SystemClock()
+        self._attention = Attention(self._clock, gap_s=GAP_S if clock is None else math.inf)
         self._watermark = watermark
         self._topics = Topics(settings.access)
         self._invalid = InvalidRecords(self._topics, self.graph, settings.partitions)
@@ -104,7 +108,11 @@ class Runner:
         self._watch.start()
 
     def once(self, look: Callable[[], None] = lambda: None) -> None:
-        """Takes what the log holds now, publishes it and ends; real-time views run as batches here. Calls ``look`` meanwhile."""
+        """Takes what the log holds now, publishes it and ends; real-time views run as batches here. Calls ``look`` meanwhile.
+
+        It does not look at the log for what comes later, so no input falls silent meanwhile.
+        """
+        self._attention = Attention(self._clock, gap_s=0)
         self._launch(once=True, look=look)
         self._settle()
         self._close()
@@ -316,6 +324,7 @@ class Runner:
             copies=session.copies(self.settings),
             state_bytes_max=self.settings.state_bytes_max,
             clock=self._clock,
+            attention=self._attention,
             watermark=self._watermark,
             pace=Pace(self._topics, self.graph, name, self.settings.pace_records) if paced else None,
         )
@@ -331,6 +340,8 @@ class Runner:
             late=self._late,
             beside=self._beside,
             clock=self._clock,
+            attention=self._attention,
+            ends=self._topics.ends,
         )
         sql = wire.expressions(frame.schema, view)
         records = wire.records(frame, sql, view=view.name, run=checkpoint.run, batch="realtime")
@@ -361,8 +372,10 @@ class Runner:
             self._ended.wait(0.02)
 
     def _watching(self) -> None:
-        """Until the end: notices a query that has failed, sends ticks, and settles what real-time queries have read."""
+        """Until the end: looks whether the log answers, notices a query that has failed, sends ticks, and settles what real-time queries have read."""
         while not self._stopping.wait(WATCH_SECONDS):
+            if any(each.inputs for each in self._prepared.values()) and self._topics.answers(time.TICKS):
+                self._attention.look()
             for name, running in list(self._queries.items()):
                 if not running.isActive and not self._stopping.is_set() and not self._followed(name):
                     self._ended.set()

@@ -6,6 +6,8 @@ Positions are ``{topic: {partition: offset}}``, as Spark writes them into its ch
 import re
 from collections.abc import Iterable
 
+from confluent_kafka import KafkaException
+
 from headwater.access import Log
 from headwater.client import Client
 from headwater.graph import RESERVED, Graph, Stream
@@ -16,6 +18,7 @@ Positions = dict[str, dict[int, int]]
 
 TIMEOUT_S = 30.0
 """How long the log may be away before a question to it fails."""
+ANSWER_S = 1.0
 
 
 def pattern(stream: Stream, graph: Graph) -> str:
@@ -43,6 +46,14 @@ class Topics(Client):
     def ensure(self, names: Iterable[str], partitions: int, *, compact: bool) -> None:
         """Creates the topics that are missing; an existing one is left as it is."""
         self.ensure_topics(names, partitions, {"cleanup.policy": "compact"} if compact else {})
+
+    def answers(self, topic: str) -> bool:
+        """Whether the log answers now, with what it knows of a topic."""
+        try:
+            self._reader().list_topics(topic, timeout=ANSWER_S)
+        except KafkaException:
+            return False
+        return True
 
     def of(self, stream: Stream, graph: Graph) -> list[str]:
         """The topics that a stream reads now."""

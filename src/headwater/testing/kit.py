@@ -314,11 +314,9 @@ class Views:
         written = current(results(self._topics, read.name))
         return written is not None and behind(position, {read.name: written.outputs}) > 0
 
-    def _decide(
-        self, inputs: Mapping[str, time.Input], known: Mapping[str, Heard], now_ms: int, before: int
-    ) -> int:
+    def _decide(self, inputs: Mapping[str, time.Input], known: Mapping[str, Heard], before: int) -> int:
         """The watermark as it is outside of tests, or the one that was set by hand."""
-        return max(time.watermark(inputs, known, now_ms, before), self._reached)
+        return max(time.watermark(inputs, known, before), self._reached)
 
 
 def _micros(moment: Time) -> int:
