@@ -3,25 +3,41 @@
 It stands in the log in one transaction with the batch's records, so whoever reads it finds all that it speaks of.
 """
 
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
 import msgspec
 
 from headwater.client import Client
 
 __all__ = [
+    "RESULTS_KEPT",
     "Chain",
     "Chains",
     "Edit",
     "File",
     "Heard",
     "Result",
+    "Runs",
     "Stragglers",
     "Taken",
+    "backwards",
     "current",
     "files_of",
+    "last_of",
+    "newest",
+    "of_run",
     "results",
+    "runs",
     "shadow_topic",
+    "since_seen",
     "topic",
 ]
+
+RESULTS_KEPT = 64
+"""The topic is compacted, and the results of a run take turns in so many keys."""
+STRETCH_OFFSETS = 2 * RESULTS_KEPT
+"""So much of a topic is read at a time, from its end on: each result has the marker of its transaction."""
 
 
 class File(msgspec.Struct, frozen=True, array_like=True):
@@ -153,10 +169,81 @@ def shadow_topic(view: str, run: str) -> str:
 
 
 def results(client: Client, view: str) -> list[Result]:
-    """What the log holds of a view's results, of all its runs, the newest last."""
-    return [msgspec.json.decode(record.value(), type=Result) for record in client.read([topic(view)])]
+    """All that the log holds of a view's results, of all its runs, the newest last. As many as it has made since compaction: see ``newest`` and ``of_run``."""
+    return [_decoded(record) for record in client.read([topic(view)])]
+
+
+def backwards(client: Client, view: str) -> Iterator[Result]:
+    """The results of a view from the newest on, of all its runs. Reads only as much of the end of their topic as is asked for, a stretch at a time."""
+    name = topic(view)
+    end = client.end_offsets([name]).get((name, 0), 0)
+    start, _ = client.bounds(name).get(0, (0, 0)) if end else (0, 0)
+    while end > start:
+        begin = max(start, end - STRETCH_OFFSETS)
+        found = list(client.read([name], {name: {0: end}}, since={name: {0: begin}}))
+        yield from map(_decoded, reversed(found))
+        end = begin
+
+
+def newest(client: Client, view: str) -> Result | None:
+    """The newest result that readers see."""
+    return next((each for each in backwards(client, view) if not each.shadow), None)
+
+
+def since_seen(client: Client, view: str) -> tuple[list[Result], Result | None]:
+    """What runs that catch up have made since the newest result that readers see, the newest first, and this one."""
+    shadows: list[Result] = []
+    for each in backwards(client, view):
+        if not each.shadow:
+            return shadows, each
+        shadows.append(each)
+    return shadows, None
+
+
+def of_run(client: Client, view: str, run: str, most: int = RESULTS_KEPT) -> list[Result]:
+    """The last results of a run, one for each batch, the newest last."""
+    return last_of(backwards(client, view), run, most)
+
+
+def last_of(found: Iterable[Result], run: str, most: int = RESULTS_KEPT) -> list[Result]:
+    """Of results from the newest on, the first ones of a run, the newest last; no more of them are looked at than it takes."""
+    kept: dict[int, Result] = {}
+    for each in found:
+        if each.run == run and each.batch not in kept:  # a later one of the same batch has replaced it
+            kept[each.batch] = each
+            if len(kept) == most or each.batch == 0:
+                break
+    return [kept[batch] for batch in sorted(kept)]
+
+
+class Runs(NamedTuple):
+    """All runs of a view, each with its last result, the one with the newest last."""
+
+    all: dict[str, Result]
+    shown: dict[str, Result]
+    """Those that readers have seen, by the last result that they saw."""
+
+    @property
+    def seen(self) -> Result | None:
+        """The newest result that readers see."""
+        return next(reversed(self.shown.values()), None)
+
+
+def runs(client: Client, view: str) -> Runs:
+    """The runs of a view; of their results no more is kept than that."""
+    known, shown = dict[str, Result](), dict[str, Result]()
+    for record in client.read([topic(view)]):
+        each = _decoded(record)
+        for into in (known,) if each.shadow else (known, shown):
+            into.pop(each.run, None)
+            into[each.run] = each
+    return Runs(known, shown)
 
 
 def current(found: list[Result]) -> Result | None:
-    """The newest result that readers see."""
+    """The newest result that readers see, of all that there are."""
     return next((result for result in reversed(found) if not result.shadow), None)
+
+
+def _decoded(record: Any) -> Result:
+    return msgspec.json.decode(record.value(), type=Result)

@@ -26,6 +26,7 @@ from headwater.capture.source import Columns, Part, Record, Source
 from headwater.client import Client
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, CaptureError, Fenced, HeadwaterError, MachineError
+from headwater.keep import STATE
 
 __all__ = ["Askable", "Feed", "Recalling", "change", "restart"]
 
@@ -146,7 +147,7 @@ class Feed:
         """From the position in the log until something goes wrong, or the state was changed by somebody else; False at the end of all."""
         if self._failures:
             self._look()  # the database keeps its log for us also while ours is away
-        self._client.ensure_topics([f"{self.name}.capture"], 1, {"cleanup.policy": "compact"})
+        self._client.ensure_topics([f"{self.name}.capture"], 1, STATE)
         own = ("schema", "control", "notifications")
         self._client.ensure_topics([f"{self.name}.{each}" for each in own], 1, FOREVER)
         self._publisher.claim()
@@ -345,7 +346,7 @@ def restart(log: Log, name: str, position: str) -> None:
 def change(log: Log, name: str, **fields: object) -> None:
     """Gives a capture another state; a process of it that runs is shut out."""
     client = Client(log)
-    client.ensure_topics([f"{name}.capture"], 1, {"cleanup.policy": "compact"})
+    client.ensure_topics([f"{name}.capture"], 1, STATE)
     client.close()
     claimed = Publisher(log, name)
     try:

@@ -13,6 +13,7 @@ from headwater.clock import Clock, SystemClock
 from headwater.demo.event import TOPICS
 from headwater.demo.traffic import Traffic
 from headwater.errors import MachineError
+from headwater.keep import FULL
 
 __all__ = ["feed"]
 
@@ -34,7 +35,7 @@ def feed(
 
     The tally file appears, in one step, only when nothing was lost: it counts exactly what is in the log.
     """
-    Client(log).ensure_topics(TOPICS.values(), partitions)
+    Client(log).ensure_topics(TOPICS.values(), partitions, FULL)
     lost: list[str] = []
     sender = producer(log, **{"on_delivery": _noted(lost), "linger.ms": 20})
     _send(traffic, sender, stop, clock or SystemClock())

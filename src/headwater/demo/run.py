@@ -22,7 +22,7 @@ from headwater.demo.report import Report, ViewReport
 from headwater.demo.tally import Figures
 from headwater.errors import HeadwaterError, MachineError, UsageError
 from headwater.node import Node, ensure_free
-from headwater.result import results
+from headwater.result import newest
 from headwater.supervisor import Interrupted, Part
 
 __all__ = ["SHOP", "Demo", "Plan"]
@@ -219,8 +219,8 @@ def _tally(node: Node) -> Path:
 
 def _table_lag(client: Client, page: Page, views: list[str]) -> str:
     for name in views:
-        offsets, made = page.position(name).of(name), results(client, name)
-        ends = made[-1].outputs if made else {p: end for (_, p), end in client.end_offsets([name]).items()}
+        offsets, made = page.position(name).of(name), newest(client, name)
+        ends = made.outputs if made else {p: end for (_, p), end in client.end_offsets([name]).items()}
         behind = sum(max(0, end - offsets.get(partition, 0)) for partition, end in ends.items())
         if behind:
             return f"the table of {name} is {behind} records behind its topic"

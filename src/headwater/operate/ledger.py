@@ -21,6 +21,7 @@ import msgspec
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
+from headwater import result
 from headwater.access import Log
 from headwater.client import TIMEOUT_S, Client, admin
 from headwater.errors import HeadwaterError, MachineError, UsageError
@@ -28,7 +29,7 @@ from headwater.graph import SINK_GROUP, VIEW_GROUP
 from headwater.operate.batches import Batches
 from headwater.operate.census import Census, take
 from headwater.pipeline.time import TICKS
-from headwater.result import Result, current, results
+from headwater.result import Result
 from headwater.result import topic as result_topic
 from headwater.sink import letters
 from headwater.sink.count import Counted
@@ -245,10 +246,10 @@ def _views(client: Client, known: Mapping[str, int]) -> Iterator[Reading]:
     """The views that publish in batches, from their results."""
     ending = result_topic("")
     for view in sorted(name.removesuffix(ending) for name in known if name.endswith(ending)):
-        found = results(client, view)
-        newest = current(found)
+        newest = result.newest(client, view)
         if newest is not None:
-            same = [each for each in found if each.run == newest.run and each.batch <= newest.batch]
+            kept = result.of_run(client, view, newest.run)
+            same = [each for each in kept if each.batch <= newest.batch]
             for topic, position in newest.inputs.items():
                 if topic != TICKS:
                     tallies = list(_tallies(topic, newest, same))

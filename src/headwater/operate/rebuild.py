@@ -34,7 +34,7 @@ from headwater.pipeline.runner import Runner
 from headwater.pipeline.state import size_of
 from headwater.pipeline.statefile import Place, whole_file
 from headwater.pipeline.topics import Topics, behind
-from headwater.result import Chain, Result
+from headwater.result import Chain, Result, Runs
 
 __all__ = ["Rebuild"]
 
@@ -66,9 +66,8 @@ class Rebuild:
 
     def back(self, say: Callable[[str], None] = lambda _: None) -> Result:
         """Lets the run before this one catch up, and swaps to it."""
-        seen = self._seen()
-        shown = [each.run for each in reversed(self._results()) if not each.shadow and each.run != seen.run]
-        kept = next((run for run in shown if (self._folder / run).exists()), None)
+        *earlier, _ = [*self._runs().shown] or [""]
+        kept = next((run for run in reversed(earlier) if (self._folder / run).exists()), None)
         if kept is None:
             raise UsageError(f"view {self._view.name!r} has no earlier run to go back to")
         return self._make(kept, say)
@@ -145,11 +144,11 @@ class Rebuild:
 
     # ---- runs ------------------------------------------------------------------------------------------
 
-    def _results(self) -> list[Result]:
-        return result.results(self._topics, self._view.name)
+    def _runs(self) -> Runs:
+        return result.runs(self._topics, self._view.name)
 
     def _seen(self) -> Result:
-        seen = result.current(self._results())
+        seen = result.newest(self._topics, self._view.name)
         if seen is None:
             raise UsageError(
                 f"view {self._view.name!r} has no results to be rebuilt", hint="start it: headwater run APP"
@@ -157,26 +156,24 @@ class Rebuild:
         return seen
 
     def _last(self, run: str) -> Result:
-        found = [each for each in self._results() if each.run == run]
+        found = result.of_run(self._topics, self._view.name, run, 1)
         if not found:
             raise UsageError(f"view {self._view.name!r} cannot be rebuilt: its streams are empty")
-        return found[-1]
+        return found[0]
 
     def _unfinished(self) -> str | None:
         """A run that readers have never seen, and whose checkpoint is here."""
-        found = self._results()
-        shown = {each.run for each in found if not each.shadow}
-        hidden = [each.run for each in found if each.run not in shown and (self._folder / each.run).exists()]
-        return hidden[-1] if hidden else None
+        known, shown = self._runs()
+        hidden = (run for run in reversed(known) if run not in shown and (self._folder / run).exists())
+        return next(hidden, None)
 
     def _clean(self, run: str) -> None:
         """Removes the shadow's topics, and the checkpoints of old runs: all but the one that readers see, the one before it, and one that still catches up."""
-        known = Topics(self._settings.access).partitions()
+        there = Topics(self._settings.access).partitions()
         shadow = result.shadow_topic(self._view.name, run)
         for name in (shadow, late.topic(shadow)):
-            if name in known:
+            if name in there:
                 topic.delete(self._settings.access, name)
-        found = self._results()
-        shown = list(dict.fromkeys(each.run for each in reversed(found) if not each.shadow))
-        for old in {each.run for each in found} - {*shown[:2], self._unfinished()}:
+        known, shown = self._runs()
+        for old in known.keys() - {*[*shown][-2:], self._unfinished()}:
             shutil.rmtree(self._folder / old, ignore_errors=True)

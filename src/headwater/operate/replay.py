@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from headwater.access import Log
 from headwater.client import TIMEOUT_S, Client, consumer, producer
 from headwater.errors import MachineError, UsageError
+from headwater.keep import FULL
 
 __all__ = ["Move", "offset_of", "parse_point", "replay", "reset"]
 
@@ -69,7 +70,7 @@ def replay(log: Log, topic: str, into: str, first: str | int | datetime, last: s
         raise UsageError(
             f"topic {into!r} exists", hint="a replay goes into a topic of its own; choose another name"
         )
-    client.ensure_topics([into], count)
+    client.ensure_topics([into], count, FULL)  # its records are as old as they were
     reader, writer = consumer(log), producer(log)
     copied, failures = 0, []
     try:

@@ -26,7 +26,7 @@ def reset(settings: Settings, view: str) -> None:
             f"there is no view {view!r} with results", hint="headwater topic list shows what there is"
         )
     for reader in (name.removesuffix(result.topic("")) for name in known if name.endswith(result.topic(""))):
-        last = result.current(result.results(client, reader))
+        last = result.newest(client, reader)
         if last is not None and view in last.views:
             raise UsageError(
                 f"view {view!r} cannot be reset: view {reader!r} reads it",

@@ -112,7 +112,7 @@ def _newest(settings: Settings, view: str) -> Result:
     client = Client(settings.access)
     try:
         known = result.topic(view) in client.partitions()
-        seen = result.current(result.results(client, view)) if known else None
+        seen = result.newest(client, view) if known else None
     finally:
         client.close()
     if seen is None:

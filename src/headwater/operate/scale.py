@@ -43,7 +43,7 @@ def scale(settings: Settings, view: str, shards: int) -> int:
 
 
 def _scale(settings: Settings, topics: Topics, view: str, shards: int) -> int:
-    seen = result.current(result.results(topics, view))
+    seen = result.newest(topics, view)
     if seen is None:
         raise UsageError(
             f"view {view!r} has no results yet", hint="its first run takes the setting 'partitions'"

@@ -50,11 +50,10 @@ def results(settings: Settings, view: str) -> dict[int, Result]:
         raise UsageError(
             f"there is no view {view!r} with results", hint="headwater topic list shows what there is"
         )
-    found = result.results(client, view)
-    seen = result.current(found)
+    seen = result.newest(client, view)
     if seen is None:
         raise UsageError(f"view {view!r} has no results yet")
-    return {each.batch: each for each in found if each.run == seen.run}
+    return {each.batch: each for each in result.of_run(client, view, seen.run)}
 
 
 def at_batch(view: str, known: Mapping[int, Result], batch: int | None) -> Result:

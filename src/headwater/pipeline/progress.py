@@ -18,15 +18,13 @@ from headwater.pipeline import late
 from headwater.pipeline.late import LateRecord
 from headwater.pipeline.points import passes
 from headwater.pipeline.topics import Positions, Topics
-from headwater.result import Result, current, results, shadow_topic, topic
+from headwater.result import RESULTS_KEPT, Result, newest, of_run, shadow_topic, topic
 
 __all__ = ["Columns", "Progress", "columns"]
 
 Columns = tuple[pa.Array, pa.Array]
 """The keys and the values of some records; a null deletes."""
 
-RESULTS_KEPT = 64
-"""The topic is compacted, and results take turns in so many keys."""
 CHUNK_RECORDS = 10_000
 ABORT_S = 5.0
 
@@ -70,9 +68,11 @@ class Progress:
         with self._publishing():
             self._producer.claim()
         self.partitions = self._client.partitions().get(self._topic, 0)
-        found = results(self._client, self._view)
-        self.results = {result.batch: result for result in found if result.run == self.run}
-        return current(found)
+        seen = newest(self._client, self._view)
+        mine = self.shadow or (seen is not None and seen.run == self.run)
+        found = of_run(self._client, self._view, self.run) if mine else ()
+        self.results = {result.batch: result for result in found}
+        return seen
 
     def _check(self, newest: Result | None, reached: int) -> None:
         what = f"view {self._view!r} cannot go on"

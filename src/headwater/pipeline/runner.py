@@ -20,6 +20,7 @@ from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
 from headwater.errors import Fenced, HeadwaterError, MachineError, StorageError, UsageError
 from headwater.graph import View
+from headwater.keep import PASSING, STATE
 from headwater.pace import Pace, Trailing
 from headwater.pipeline import late, query, session, time, wire
 from headwater.pipeline.attention import GAP_S, Attention
@@ -223,8 +224,8 @@ class Runner:
             topics = [stream.topic for stream in declared if stream.table == compact]
             names = [name for name, view in self.graph.views.items() if view.append != compact]
             self._topics.ensure([*topics, *names], self.settings.partitions, compact=compact)
-        self._topics.ensure(map(result.topic, self._views), 1, compact=True)
-        self._topics.ensure([time.TICKS], time.TICK_PARTITIONS, compact=False)
+        self._topics.ensure_topics(map(result.topic, self._views), 1, STATE)
+        self._topics.ensure_topics([time.TICKS], time.TICK_PARTITIONS, PASSING)
         for view, run in (self._shadows or {}).items():
             self._topics.ensure(
                 [result.shadow_topic(view, run)], self._topics.partitions()[view], compact=True
@@ -253,9 +254,9 @@ class Runner:
 
     def _prepare(self, spark: SparkSession, view: View) -> Prepared:
         self._checkpoints[view.name] = checkpoint = self._checkpoint(view.name)
-        known = [each for each in self._results(view.name) if each.run == checkpoint.run]
-        if known:
-            shards, in_groups = len(known[-1].state[PUBLISH]), known[-1].layouts.get(PUBLISH) == GROUPS
+        last = self._last(view.name, checkpoint.run)
+        if last is not None:
+            shards, in_groups = len(last.state[PUBLISH]), last.layouts.get(PUBLISH) == GROUPS
         else:  # the session may have been started with other settings, and the run by another session
             shards = self.settings.partitions
             grouped = checkpoint.partitions() or int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
@@ -358,12 +359,16 @@ class Runner:
         folder = session.data(self.settings) / "checkpoints" / view
         if self._shadows is not None:
             return Checkpoint.of(folder, self._shadows[view])
-        seen = result.current(self._results(view))
+        seen = result.newest(self._topics, view)
         known = seen is not None and (folder / seen.run).exists()
         return Checkpoint.of(folder, seen.run if seen is not None and known else None)
 
-    def _results(self, view: str) -> list[result.Result]:
-        return result.results(self._topics, view)
+    def _last(self, view: str, run: str) -> result.Result | None:
+        """The last result of a run."""
+        if self._shadows is not None:
+            return next(iter(result.of_run(self._topics, view, run, 1)), None)
+        seen = result.newest(self._topics, view)
+        return seen if seen is not None and seen.run == run else None
 
     def _finish_batch(self, running: StreamingQuery) -> None:
         """Waits until no batch runs: the current one ends, and the publisher refuses the next."""
@@ -398,10 +403,9 @@ class Runner:
 
     def _follow(self, name: str) -> bool:
         fenced = self._fenced.setdefault(name, self._clock.monotonic())
-        found = self._results(name)
-        seen = result.current(found)
+        shadows, seen = result.since_seen(self._topics, name)
         if seen is None or seen.run == self._checkpoints[name].run:
-            rebuilding = any(each.shadow for each in {each.run: each for each in found}.values())
+            rebuilding = bool(shadows)
             return rebuilding and self._clock.monotonic() < fenced + FOLLOW_SECONDS_MAX
         if seen.definition != self._prepared[name].definition.digest:
             raise UsageError(

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaException
 from headwater.access import Log
 from headwater.client import Client
 from headwater.graph import RESERVED, Graph, Stream
+from headwater.keep import FULL, ROWS
 
 __all__ = ["Positions", "Topics", "behind", "pattern"]
 
@@ -44,8 +45,8 @@ class Topics(Client):
         super().__init__(log, timeout_s=TIMEOUT_S)
 
     def ensure(self, names: Iterable[str], partitions: int, *, compact: bool) -> None:
-        """Creates the topics that are missing; an existing one is left as it is."""
-        self.ensure_topics(names, partitions, {"cleanup.policy": "compact"} if compact else {})
+        """Creates the topics that are missing, of rows or of events that are kept in full; an existing one is left as it is."""
+        self.ensure_topics(names, partitions, ROWS if compact else FULL)
 
     def answers(self, topic: str) -> bool:
         """Whether the log answers now, with what it knows of a topic."""

@@ -24,6 +24,7 @@ from confluent_kafka.admin import NewPartitions
 from headwater.access import Log
 from headwater.client import FENCED, READING, Client, acquaint, admin, consumer, producer
 from headwater.errors import Away, HeadwaterError, MachineError
+from headwater.keep import STATE
 from headwater.sink.effect import Entry
 from headwater.sink.store import Superseded
 from headwater.sink.topics import ask, known_as
@@ -51,7 +52,7 @@ SETTINGS: dict[str, Any] = {
     "linger.ms": 0,
     "compression.type": "lz4",
 }
-CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}
+CONFIG = STATE | {"segment.bytes": str(16 << 20)}
 """What has ended goes soon: a claim reads the partition from its start."""
 KEPT = {"cleanup.policy": "delete", "retention.ms": "-1"}
 NEW = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "LEADER_NOT_AVAILABLE", "_TRANSPORT"}

@@ -22,6 +22,7 @@ from headwater.change import Change
 from headwater.client import FENCED, Client, admin, producer
 from headwater.clock import SystemClock
 from headwater.errors import Away, MachineError, UsageError
+from headwater.keep import FULL, ROWS, STATE
 from headwater.sink.rows import fresh, moved
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
 from headwater.sink.topics import partitions_of
@@ -33,8 +34,6 @@ MESSAGE_MS = 30_000
 RETRY_S = 0.05
 TOO_LARGE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
 REFUSED = {"_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED", "TOPIC_AUTHORIZATION_FAILED"}
-COMPACTED = {"cleanup.policy": "compact"}
-POSITIONS = COMPACTED | {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "600000"}
 OWN, POSITION = "headwater.sink.", ".position"
 """How the names of the topics begin and end that hold positions."""
 RESET = "reset"
@@ -95,8 +94,8 @@ class _Store:
         self._producers: dict[int, Any] = {}
         self._offsets: dict[int, int] = {}
         with self._translated():
-            self._client.ensure_topics([topic], partitions, {} if feed.append else COMPACTED)
-            self._client.ensure_topics([self._positions], 1, POSITIONS)
+            self._client.ensure_topics([topic], partitions, FULL if feed.append else ROWS)
+            self._client.ensure_topics([self._positions], 1, STATE)
 
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
         numbers = sorted(partitions)

@@ -6,10 +6,10 @@ unless it takes rows as they are.
 
 from collections.abc import Mapping
 
+from headwater import result
 from headwater.client import Client
 from headwater.errors import UsageError
 from headwater.graph import Graph, Sink, Stream, View
-from headwater.result import current, results
 from headwater.schema import columns
 from headwater.sink.store import Feed
 
@@ -39,7 +39,7 @@ def feed(graph: Graph, sink: Sink, client: Client) -> Feed | None:
     source = _source(graph, sink)
     if isinstance(source, Stream) or _given(sink) is not None:
         return _feed(source, sink, {})
-    newest = current(results(client, source.name))
+    newest = result.newest(client, source.name)
     if newest is None:
         return None
     if not newest.columns:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headwater import result
 from headwater.app import App
 from headwater.client import producer
 from headwater.clock import SystemClock
@@ -32,7 +33,7 @@ from headwater.pipeline.batch import Place, batch, records
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.topics import Positions, Topics, behind
 from headwater.position import Position
-from headwater.result import Heard, current, results
+from headwater.result import Heard
 from headwater.schema import Event, key_text, wire
 from headwater.testing.clock import SettableClock
 from headwater.testing.server import broker
@@ -204,7 +205,7 @@ class Views:
         """The same rows from a batch over all that the view has taken; late records that stand beside the view are left out."""
         spec = self._view(view)
         self._look()
-        found = current(results(self._topics, view))
+        found = result.newest(self._topics, view)
         if found is None:
             return []
         left_out = check.left_out(self._topics, view, found, found.inputs)
@@ -311,7 +312,7 @@ class Views:
 
     def _lacks(self, position: Positions, read: View) -> bool:
         """Whether a position is before what a view has written."""
-        written = current(results(self._topics, read.name))
+        written = result.newest(self._topics, read.name)
         return written is not None and behind(position, {read.name: written.outputs}) > 0
 
     def _decide(self, inputs: Mapping[str, time.Input], known: Mapping[str, Heard], before: int) -> int:
