@@ -19,9 +19,9 @@ from headwater.result import (
     backwards,
     newest,
     of_run,
+    replacement,
     results,
     runs,
-    since_seen,
     topic,
 )
 from servers import both_logs
@@ -82,8 +82,6 @@ def test_the_newest_that_readers_see_is_found_before_any_number_of_shadows(count
     view = written(counting, made)
     assert newest(counting, view) == made[0]
     assert counting.records == len(made)
-    shadows, seen = since_seen(counting, view)
-    assert (shadows, seen) == (made[:0:-1], made[0])
     assert list(backwards(counting, view)) == made[::-1]
 
 
@@ -115,9 +113,9 @@ def test_runs_are_told_by_their_last_results(counting):
 
 def test_a_view_without_results_has_none(counting):
     view = written(counting, [])
-    assert (newest(counting, view), since_seen(counting, view), of_run(counting, view, "r")) == (
+    assert (newest(counting, view), replacement(counting, view, "r"), of_run(counting, view, "r")) == (
         None,
-        ([], None),
+        None,
         [],
     )
     assert runs(counting, view).seen is None
@@ -128,3 +126,16 @@ def test_topics_of_results_have_small_segments(counting):
     config = describe(counting.log, topic(view)).config
     assert config["cleanup.policy"] == "compact"
     assert int(config["segment.bytes"]) <= 16 << 20
+
+
+def test_a_run_that_is_about_to_be_replaced_hears_of_it_and_how_far_the_other_is(counting):
+    note = msgspec.structs.replace(result("new", 4, shadow=True), replaces="old")
+    before = [result("old", 7), note, result("old", 8)]
+    found = replacement(counting, written(counting, before), "old")
+    assert (found.run, found.batch) == ("new", 4)
+    further = [*before, result("new", 5, shadow=True), result("new", 6, shadow=True)]
+    found = replacement(counting, written(counting, further), "old")
+    assert (found.run, found.batch) == ("new", 6)
+    assert replacement(counting, written(counting, further), "other") is None
+    another_driver = [*before, *(result("old", batch) for batch in range(9, 30))]
+    assert replacement(counting, written(counting, another_driver), "old") is None

@@ -15,6 +15,11 @@ __all__ = ["view"]
 DIFFERENT = 1
 """A view is not what a batch says."""
 
+AcceptLoss = Annotated[
+    bool,
+    typer.Option("--accept-loss", help="Even if the log no longer holds all records that the view has read."),
+]
+
 view = typer.Typer(
     help="Views: their rows, what they keep, and making them anew.",
     epilog=examples("headwater view list", "headwater view rows revenue --where country=DE --limit 5"),
@@ -56,11 +61,15 @@ def view_status(app: AppFile) -> None:
 
 
 @view.command("reset", epilog=examples("headwater view reset revenue"))
-def view_reset(name: Annotated[str, typer.Argument(help="The view.", show_default=False)]) -> None:
+def view_reset(
+    name: Annotated[str, typer.Argument(help="The view.", show_default=False)],
+    *,
+    accept_loss: AcceptLoss = False,
+) -> None:
     """Throw a view's results away; the next start makes them anew from the log."""
     from headwater.operate.reset import reset
 
-    reset(load(), name)
+    reset(load(), name, accept_loss=accept_loss)
     typer.echo(f"view {name} is gone; the next start makes it anew from its streams")
 
 
@@ -160,13 +169,18 @@ def view_rebuild(
     app: Annotated[str, typer.Argument(help="The application file.", show_default=False)],
     *,
     back: Annotated[bool, typer.Option("--back", help="Go back to the run before the last rebuild.")] = False,
+    accept_loss: AcceptLoss = False,
 ) -> None:
     """Make a view anew from the log beside the old one, then swap: readers see neither a gap nor a step back."""
     from headwater.app import App
     from headwater.operate.rebuild import Rebuild
 
     rebuild = Rebuild(App.load(app), load(), name)
-    swapped = (rebuild.back if back else rebuild.run)(lambda text: typer.echo(f"{name}: {text}", err=True))
+
+    def say(text: str) -> None:
+        typer.echo(f"{name}: {text}", err=True)
+
+    swapped = rebuild.back(say) if back else rebuild.run(say, accept_loss=accept_loss)
     typer.echo(f"view {name} is run {swapped.run} now; {swapped.changed:,} rows differed")
 
 

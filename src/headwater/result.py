@@ -17,6 +17,7 @@ __all__ = [
     "Edit",
     "File",
     "Heard",
+    "Replacement",
     "Result",
     "Runs",
     "Stragglers",
@@ -27,10 +28,10 @@ __all__ = [
     "last_of",
     "newest",
     "of_run",
+    "replacement",
     "results",
     "runs",
     "shadow_topic",
-    "since_seen",
     "topic",
 ]
 
@@ -38,6 +39,9 @@ RESULTS_KEPT = 64
 """The topic is compacted, and the results of a run take turns in so many keys."""
 STRETCH_OFFSETS = 2 * RESULTS_KEPT
 """So much of a topic is read at a time, from its end on: each result has the marker of its transaction."""
+
+NOTE_RESULTS_MAX = 8
+"""So many results a driver may still publish between the note that it is going to be replaced and its fence."""
 
 
 class File(msgspec.Struct, frozen=True, array_like=True):
@@ -116,6 +120,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     batch: int
     inputs: dict[str, dict[int, int]]
     """Up to where the batch has read, by topic and partition; of a topic that it reads twice, the smaller one."""
+    begun: dict[str, dict[int, int]] = {}
+    """From where the run has read, by topic and partition: the first record where none is given."""
     outputs: dict[int, int] = {}
     """Up to where a reader of the view has to read to have seen it, by partition."""
     partitions: int
@@ -129,6 +135,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Names the last time that all of its files were made anew, by a swap or another number of shards: copies from before it are worth nothing."""
     shadow: bool = False
     """A run that is still catching up, beside the one that readers see: its records are in ``<view>.<run>.shadow``."""
+    replaces: str = ""
+    """The run whose place this one is about to take: that one's driver is fenced now, and waits."""
     definition: str = ""
     """A digest of what the view was made of."""
     parts: dict[str, str] = {}
@@ -190,14 +198,25 @@ def newest(client: Client, view: str) -> Result | None:
     return next((each for each in backwards(client, view) if not each.shadow), None)
 
 
-def since_seen(client: Client, view: str) -> tuple[list[Result], Result | None]:
-    """What runs that catch up have made since the newest result that readers see, the newest first, and this one."""
-    shadows: list[Result] = []
+class Replacement(NamedTuple):
+    """How far a run is that takes the place of another."""
+
+    run: str
+    batch: int
+
+
+def replacement(client: Client, view: str, run: str) -> Replacement | None:
+    """Who is about to take the place of a run, and how far it is. None when nobody is: whoever has published results since such a note has fenced its writer."""
+    last: dict[str, int] = {}
+    others = 0
     for each in backwards(client, view):
-        if not each.shadow:
-            return shadows, each
-        shadows.append(each)
-    return shadows, None
+        last.setdefault(each.run, each.batch)
+        if each.replaces == run:
+            return Replacement(each.run, last[each.run])
+        others += not each.shadow
+        if others > NOTE_RESULTS_MAX:
+            break
+    return None
 
 
 def of_run(client: Client, view: str, run: str, most: int = RESULTS_KEPT) -> list[Result]:

@@ -5,19 +5,23 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from confluent_kafka import TopicPartition
 
 import headwater as hw
-from headwater.client import Client
+from headwater.client import Client, admin
 from headwater.errors import UsageError
 from headwater.operate.rebuild import Rebuild
+from headwater.operate.topic import describe
 from headwater.pipeline.points import SWAP_POINTS
 from headwater.pipeline.runner import Runner
-from headwater.result import current, results
+from headwater.pipeline.topics import behind
+from headwater.result import current, results, topic
 from ordershop import Shop, orders
 from servers import wait_until
 
@@ -41,9 +45,9 @@ KILLED = """
     from headwater.operate.rebuild import Rebuild
 
     class Killed(Rebuild):
-        def _swap(self, run):
+        def _swap(self, run, say):
             Path(os.environ["CRASH_FILE"]).write_text(sys.argv[2])  # catching up meets the same points before
-            return super()._swap(run)
+            return super()._swap(run, say)
 
     Killed(hw.App.load(sys.argv[1]), load(), "totals").run()
 """
@@ -182,3 +186,132 @@ def test_a_rebuild_that_is_killed_can_be_begun_again(shop, tmp_path):
 
 def numbers(shop: Shop) -> dict[str, int]:
     return {key: row["n"] for key, row in shop.table("totals").items()}
+
+
+def slow_app(shop: Shop, view: str) -> hw.App:
+    """A millisecond for each order."""
+    declared = shop.app()
+
+    @declared.view(key="country", name=view)
+    def totals(orders):
+        from pyspark.sql import functions as F  # noqa: N812
+
+        def slowly(country):
+            threading.Event().wait(0.001)
+            return country
+
+        named = orders.withColumn("country", F.udf(slowly, "string")("country"))
+        return named.groupBy("country").agg(F.count("*").alias("n"))
+
+    return declared
+
+
+class Watched(Rebuild):
+    """Notes how often it has caught up, and what it lacks when it swaps."""
+
+    near_s = 0.0
+
+    def __init__(self, *given) -> None:
+        super().__init__(*given)
+        self.near_s = 5.0
+        self.caught_up = 0
+        self.lacked: list[int] = []
+        self.swaps: list[tuple[int, int]] = []
+
+    def _catch_up(self, *given) -> None:
+        super()._catch_up(*given)
+        self.caught_up += 1
+        self.lacked.append(behind(self._last(given[0]).inputs, self._seen().inputs))
+
+    def _swap(self, run, *more):
+        self.swaps.append((self.caught_up, self.lacked[-1]))
+        return super()._swap(run, *more)
+
+
+@pytest.mark.timeout(600)
+def test_under_traffic_the_live_view_is_fenced_once_little_is_missing_and_goes_on_with_the_new_run(shop):
+    shop.make("orders")
+    view, stop = shop.name("totals"), threading.Event()
+    shop.send(orders(20_000))
+    sent = [20_000]
+
+    def traffic() -> None:
+        while not stop.wait(0.2):
+            shop.send(orders(40, start=sent[0]))
+            sent[0] += 40
+
+    with shop.running(slow_app(shop, view)) as runner:
+        counted = lambda: sum(row["n"] for row in shop.table(view).values())  # noqa: E731
+        wait_until(lambda: runner.wait(0.02) or counted() == sent[0], 120, "the first orders")
+        first = run_of(shop, view)
+        sender = threading.Thread(target=traffic, daemon=True)
+        sender.start()
+        rebuild = Watched(slow_app(shop, view), shop.settings, view)
+        try:
+            rebuild.run()
+        finally:
+            stop.set()
+            sender.join(60)
+        caught_up, lacking = rebuild.swaps[0]
+        assert len(rebuild.swaps) == 1, "the live view was fenced more than once"
+        assert caught_up > 1
+        assert lacking < rebuild.lacked[0]
+        assert run_of(shop, view) != first
+        wait_until(lambda: runner.wait(0.02) or counted() == sent[0], 120, "all orders, by the new run")
+
+
+class Interrupted(Rebuild):
+    """Ends right behind the fence."""
+
+    def _made(self, *_):
+        raise KeyboardInterrupt
+
+
+def test_a_live_view_takes_its_place_back_when_the_rebuild_that_fenced_it_is_gone(shop):
+    view = shop.name("totals")
+    with running(shop, view) as runner:
+        runner.follow_s = 3.0
+        first = run_of(shop, view)
+        with pytest.raises(KeyboardInterrupt):
+            Interrupted(app(shop, view), shop.settings, view).run()
+        shop.send(orders(30, start=30))
+        wait_until(
+            lambda: runner.wait(0.02) or {row["n"] for row in shop.table(view).values()} == {20},
+            120,
+            "the old run",
+        )
+        assert run_of(shop, view) == first
+        Rebuild(app(shop, view), shop.settings, view).run()
+        assert run_of(shop, view) != first
+
+
+def test_a_rebuild_from_less_than_the_view_was_made_of_is_refused_until_it_is_insisted_on(shop):
+    shop.make("orders")
+    view = shop.name("totals")
+    shop.send(orders(30))
+    Runner(app(shop, view), shop.settings).once()
+    Rebuild(app(shop, view), shop.settings, view).run()
+    asked, place = admin(shop.log), TopicPartition(shop.name("orders"), 0, 5)
+    asked.delete_records([place])[place].result(30)
+    with pytest.raises(UsageError, match=f"{place.topic}-0 lacks offsets 0 to 4.*--accept-loss"):
+        Rebuild(app(shop, view), shop.settings, view).run()
+    assert sum(row["n"] for row in shop.table(view).values()) == 30
+    Rebuild(app(shop, view), shop.settings, view).run(accept_loss=True)
+    assert sum(row["n"] for row in shop.table(view).values()) == 25
+    Rebuild(app(shop, view), shop.settings, view).run()  # nothing is missing of what it is made of now
+    newest = current(results(Client(shop.bootstrap), view))
+    assert newest.begun == {place.topic: {0: 5, 1: 0}}
+
+
+def test_streams_and_appended_rows_are_kept_in_full_and_state_in_small_segments(shop):
+    view, appended = shop.name("totals"), shop.name("each")
+    declared = app(shop, view)
+    declared.sql(appended, "SELECT order_id, cents FROM orders", key="order_id", append=True)
+    Runner(declared, shop.settings).once()
+    config = lambda name: describe(shop.log, name).config  # noqa: E731
+    for name in (shop.name("orders"), appended):
+        assert (config(name)["retention.ms"], config(name)["cleanup.policy"]) == ("-1", "delete")
+    assert config(view)["cleanup.policy"] == "compact"
+    for name in (topic(view), "headwater.ticks"):
+        assert int(config(name)["segment.bytes"]) <= 16 << 20
+    assert config(topic(view))["cleanup.policy"] == "compact"

@@ -7,16 +7,18 @@ from headwater.client import Client
 from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.operate import topic
+from headwater.operate.loss import refuse_loss
 from headwater.operate.running import refuse_while_running
 from headwater.pipeline import late
 
 __all__ = ["reset"]
 
 
-def reset(settings: Settings, view: str) -> None:
+def reset(settings: Settings, view: str, *, accept_loss: bool = False) -> None:
     """Removes a view's topics, its late records with them, and its checkpoint; its streams and other views are not touched.
 
-    Raises UsageError while the pipeline runs, for a view that has published nothing, and for one that others read: they could not go on.
+    Raises UsageError while the pipeline runs, for a view that has published nothing, for one that others read: they could not go on; and, unless that is accepted, for one
+    that the log no longer holds all records of.
     """
     refuse_while_running(settings, f"view {view!r} cannot be reset")
     client = Client(settings.access)
@@ -32,7 +34,9 @@ def reset(settings: Settings, view: str) -> None:
                 f"view {view!r} cannot be reset: view {reader!r} reads it",
                 hint=f"headwater view reset {reader} first, or make it anew beside the old one: headwater view rebuild {view} APP",
             )
+    folder = settings.data / "checkpoints" / view
+    refuse_loss(client, folder, view, f"view {view!r} cannot be reset", accept=accept_loss)
     for name in (view, result.topic(view), late.topic(view)):
         if name in known:
             topic.delete(settings.access, name)
-    shutil.rmtree(settings.data / "checkpoints" / view, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -73,6 +73,13 @@ class Checkpoint:
         """When Spark had found up to where a batch reads, by the time of day; 0 when it does not say."""
         return int(self._metadata(batch).get("batchTimestampMs", 0))
 
+    def begun(self) -> Positions:
+        """From where the first batch has read, as each source has noted it; empty before that."""
+        found = [
+            _positions(file.read_text().partition("\n")[2]) for file in self.folder.glob("sources/[0-9]*/0")
+        ]
+        return _merge(found, min)
+
     def starts(self, batch: int) -> Positions:
         """From where a batch reads."""
         return self.reached(batch - 1)

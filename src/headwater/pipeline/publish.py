@@ -41,6 +41,7 @@ from headwater.pipeline.progress import Columns, Progress, columns
 from headwater.pipeline.split import HEARD, Judge, heard_of, named, noted
 from headwater.pipeline.state import check_size
 from headwater.pipeline.statefile import Place, batches, contents, names, remove
+from headwater.pipeline.topics import Positions
 from headwater.result import Chain, Chains, Edit, Result, Stragglers, Taken, files_of
 
 __all__ = ["Prepared", "Publisher", "Stopping", "sink_options"]
@@ -308,6 +309,7 @@ class Publisher:
             batch=batch,
             generation=before.generation,
             inputs=self._checkpoint.reached(batch),
+            begun=before.begun or self._begun(),
             partitions=self._progress.partitions,
             state=state,
             layouts=self._prepared.layouts,
@@ -327,6 +329,9 @@ class Publisher:
             stragglers=_stragglers(seen) if self._view.late.horizon_us else {},
             at_ms=now_ms,
         )
+
+    def _begun(self) -> Positions:
+        return {topic: starts for topic, starts in self._checkpoint.begun().items() if topic != time.TICKS}
 
     def _taken(self, before: Result, seen: "_Observed") -> dict[str, Taken]:
         """What has become of the records of each topic so far. Of a stream without records Spark may have observed nothing."""

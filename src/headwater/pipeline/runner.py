@@ -4,6 +4,7 @@ A query goes on from its checkpoint. Micro-batch queries look for new records at
 nothing; the interval grows with the number of views, so that many idle ones stay cheap.
 """
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -47,12 +48,14 @@ REALTIME_BATCH = "5 seconds"
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 WATCH_SECONDS = 0.5
 LOOK_SECONDS = 1
-FOLLOW_SECONDS_MAX = 60.0
-"""How long a swap takes at most, from the fence to the result that shows it."""
+FOLLOW_SECONDS_MAX = 120.0
+"""How long a view that is fenced by its rebuild waits for the next result of that before it takes its place back."""
 STOP_SECONDS_MAX = 60.0
 DISK_FAULTS = ("No space left on device", "Read-only file system", "Disk quota exceeded")
 TWO_DRIVERS = "Multiple streaming "
 """Queries or jobs: what Spark's messages say when it meets another driver's files in a checkpoint."""
+
+logger = logging.getLogger(__name__)
 
 
 class Runner:
@@ -97,7 +100,8 @@ class Runner:
         self._checkpoints: dict[str, Checkpoint] = {}
         self._publishers: dict[str, Publisher] = {}
         self._settlements: dict[str, Settlement] = {}
-        self._fenced: dict[str, float] = {}
+        self.follow_s = FOLLOW_SECONDS_MAX
+        self._followed_s: dict[str, tuple[result.Replacement, float]] = {}
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._failure: HeadwaterError | None = None
@@ -391,7 +395,7 @@ class Runner:
                     self._settlements[name].settle(session.start(self.settings), running)
 
     def _followed(self, name: str) -> bool:
-        """After a query has ended: whether it may rest, since a rebuild is taking its place, or goes on already with the new run."""
+        """After a query has ended: whether it may rest, since a rebuild is taking its place, or goes on already."""
         failure = self._failed(name, self._queries[name].exception())
         try:
             if isinstance(failure, Fenced) and self._follow(name):
@@ -402,22 +406,37 @@ class Runner:
         return False
 
     def _follow(self, name: str) -> bool:
-        fenced = self._fenced.setdefault(name, self._clock.monotonic())
-        shadows, seen = result.since_seen(self._topics, name)
-        if seen is None or seen.run == self._checkpoints[name].run:
-            rebuilding = bool(shadows)
-            return rebuilding and self._clock.monotonic() < fenced + FOLLOW_SECONDS_MAX
-        if seen.definition != self._prepared[name].definition.digest:
-            raise UsageError(
-                f"view {name!r} was rebuilt by another version of the application",
-                hint="start that version; this one ends",
+        """Waits for a rebuild for as long as that gets on, and goes on with the run that it makes; or, when it does not, with its own. False when another driver has fenced it."""
+        run, seen = self._checkpoints[name].run, result.newest(self._topics, name)
+        if seen is not None and seen.run != run:
+            if seen.definition != self._prepared[name].definition.digest:
+                raise UsageError(
+                    f"view {name!r} was rebuilt by another version of the application",
+                    hint="start that version; this one ends",
+                )
+            self._restart(name)
+            return True
+        found = result.replacement(self._topics, name, run)
+        if found is None:
+            return False
+        now = self._clock.monotonic()
+        known, since = self._followed_s.get(name, (None, now))
+        if found != known:
+            self._followed_s[name] = found, now
+        elif now > since + self.follow_s:
+            logger.warning(
+                "view %s: its rebuild has made no result for %.0f s; it goes on", name, self.follow_s
             )
+            self._restart(name)
+        return True
+
+    def _restart(self, name: str) -> None:
+        """Starts a query that has ended once more, with the run that readers see."""
         self._publishers.pop(name).close()
         self._checkpoints.pop(name)
-        self._fenced.pop(name)
+        self._followed_s.pop(name, None)
         self._prepared[name] = self._prepare(session.start(self.settings), self._views[name])
         self._start_query(self._prepared[name], once=False)
-        return True
 
     def _failed(self, name: str, error: Exception | None) -> HeadwaterError:
         publisher = self._publishers.get(name)
