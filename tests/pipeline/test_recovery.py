@@ -10,6 +10,8 @@ from headwater.errors import StorageError, UsageError
 from headwater.operate.reset import reset
 from headwater.operate.saved import fetch, save
 from headwater.pipeline import session
+from headwater.pipeline.durable import Durable
+from headwater.pipeline.runner import Runner
 from ordershop import Shop, orders
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
@@ -130,3 +132,41 @@ def test_what_cannot_be_saved_or_fetched_is_said(shop, view, tmp_path):
     with pytest.raises(StorageError, match="not whole"):
         fetch(shop.settings, name, url)
     assert not folder(shop, name).exists()
+
+
+def cut_power(checkpoint: Path, synced: set[str]) -> list[str]:
+    """Leaves of what Spark has written only names, but for the files that were synced."""
+    written = [file for file in checkpoint.rglob("*") if file.is_file() and "shards" not in file.parts]
+    lost = [file for file in written if str(file) not in synced and file.name != "metadata"]
+    for file in lost:
+        file.write_bytes(b"")
+    return [f"{file.parent.name}/{file.name}" for file in lost]
+
+
+def test_a_view_goes_on_by_itself_after_a_power_cut_that_has_emptied_what_spark_had_not_synced(shop, view):
+    app, name = view
+    for start in (100, 150):
+        shop.send(orders(50, start))
+        runner = Runner(app, shop.settings)
+        runner.once()
+    (checkpoint,) = folder(shop, name).iterdir()
+    last = max(int(file.name) for file in (checkpoint / "commits").glob("[0-9]*"))
+    (checkpoint / "offsets" / str(last + 1)).touch()  # a batch had just begun
+    lost = cut_power(checkpoint, runner._publishers[name]._durable._synced)
+    assert f"commits/{last}" in lost
+    assert f"offsets/{last}" not in lost
+    shop.send(orders(100, 200))
+    shop.run(app)
+    assert shop.table(name) == expected(300)
+
+
+def test_what_spark_writes_is_synced_once_and_without_what_is_not_finished(tmp_path):
+    durable = Durable(tmp_path)
+    assert durable.sync() == []
+    for path in ("offsets/0", "state/0/1/2.changelog", "shards/publish/a.delta", "offsets/.1.tmp"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("x")
+    assert durable.sync() == [str(tmp_path / "offsets/0"), str(tmp_path / "state/0/1/2.changelog")]
+    assert durable.sync() == []
+    (tmp_path / "offsets/.1.tmp").rename(tmp_path / "offsets/1")
+    assert durable.sync() == [str(tmp_path / "offsets/1")]

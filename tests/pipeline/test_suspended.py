@@ -8,7 +8,7 @@ import pytest
 from headwater.client import Client
 from headwater.clock import SystemClock
 from headwater.pipeline.topics import Topics
-from headwater.result import current, results
+from headwater.result import newest
 from ordershop import Shop
 from pipeline.driver import driving, own_shop
 from pipeline.orderly_traffic import Traffic
@@ -44,10 +44,9 @@ def test_a_driver_that_was_suspended_judges_nothing_late_that_came_meanwhile(sho
         since = clock.monotonic()
         wait_until(lambda: clock.monotonic() > since + ASLEEP_S, 60, "a sleep longer than idle")
         driver.signal(signal.SIGCONT)
-        sent = traffic.sent
-        wait_until(lambda: counted() > sent, LIMIT_S, "what came meanwhile")
+        shop.taken("windows", "orders", traffic.sent, LIMIT_S)
         traffic.end()
-        wait_until(lambda: counted() == traffic.sent, LIMIT_S, "all that was sent")
-        last = current(results(Client(shop.log), "windows"))
+        shop.taken("windows", "orders", traffic.sent, LIMIT_S)
+        last = newest(Client(shop.log), "windows")
         assert last is not None
-        assert last.late == 0
+        assert (counted(), last.late) == (traffic.sent, 0)

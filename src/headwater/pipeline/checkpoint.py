@@ -1,6 +1,7 @@
 """Checkpoint: the folder in which Spark notes what a view has read, as far as we read or write it ourselves."""
 
 import json
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -33,8 +34,23 @@ class Checkpoint:
         if not metadata.exists():
             metadata.parent.mkdir(parents=True, exist_ok=True)
             part = metadata.with_suffix(".part")
-            part.write_text(json.dumps({"id": self.run}))
+            with part.open("w") as out:
+                out.write(json.dumps({"id": self.run}))
+                out.flush()
+                os.fsync(out.fileno())
             part.replace(metadata)
+
+    def mend(self) -> list[Path]:
+        """Takes away the files of the last batches that a power cut has left empty, and returns them: their batches have no result, or are run once more.
+
+        So are snapshots of Spark's own state, which it makes aside: there is an older one, and all changes since.
+        """
+        looked = ("offsets/[0-9]*", "commits/[0-9]*", "state/**/*.zip")
+        empty = [file for pattern in looked for file in self.folder.glob(pattern) if file.stat().st_size == 0]
+        for file in empty:
+            file.unlink()
+            file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+        return empty
 
     def last(self) -> int:
         """The last batch that is complete, or -1."""

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -29,20 +29,21 @@ from headwater.pipeline.attention import Attention, When
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.definition import Definition
 from headwater.pipeline.differing import PUBLISH
+from headwater.pipeline.durable import Durable
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.hearing import Hearing, Stretch
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecord, LateRecords
 from headwater.pipeline.layout import AS_THEY_ARE, GROUPS, PLAIN, layout, values
+from headwater.pipeline.observed import Observed
 from headwater.pipeline.operator import OBSERVED, Plan, written
-from headwater.pipeline.plan import observed
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Columns, Progress, columns
-from headwater.pipeline.split import HEARD, Judge, heard_of, named, noted
+from headwater.pipeline.split import Judge
 from headwater.pipeline.state import check_size
 from headwater.pipeline.statefile import Place, batches, contents, names, remove
 from headwater.pipeline.topics import Positions
-from headwater.result import Chain, Chains, Edit, Result, Stragglers, Taken, files_of
+from headwater.result import Chain, Chains, Edit, Result, Taken, files_of
 
 __all__ = ["Prepared", "Publisher", "Stopping", "sink_options"]
 
@@ -52,7 +53,6 @@ VERSIONS_KEPT = 8
 EDITS_KEPT = 20
 PACE_SECONDS = 0.2
 """How often a view that waits looks how far those are whom it waits for."""
-PLACES_KEPT = 100
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +130,7 @@ class Publisher:
         self._late = late
         self._clock = clock
         self._attention = attention
+        self._durable = Durable(checkpoint.folder)
         self._state_bytes_max = state_bytes_max
         self._progress = progress
         self._last = self._opened()
@@ -159,6 +160,12 @@ class Publisher:
         if by_attention is not None:
             by_attention += self._clock.now_ms() - self._attention.now_ms()
         return min((due for due in (by_clock, by_attention) if due is not None), default=None)
+
+    def note_silence(self) -> None:
+        """Between two batches: nothing is unread, and all inputs were silent until now."""
+        now_ms = self._attention.look()
+        for place in list(self._hearing.known):
+            self._hearing.silence(place, now_ms)
 
     def close(self) -> None:
         self._progress.close()
@@ -212,18 +219,19 @@ class Publisher:
             self._repeat(rows, batch)
             return
         now_ms = self._clock.now_ms()
-        stretch = Stretch(self._last.inputs, self._checkpoint.sources(batch), self._prepared.batch_records)
+        before = self._last.inputs or self._begun()
+        stretch = Stretch(before, self._checkpoint.sources(batch), self._prepared.batch_records)
         watermark = self._hearing.plan(stretch, planned)
         self._tell(rows, batch, self._last.state, watermark, now_ms * 1000, passed=self._passed(self._last))
         notes = [row[0] for row in rows.collect()]
         passes("batch was computed")
-        seen = self._observed()
-        times = {place: at for each in seen.heard for place, at in noted(each.stream, each.row).items()}
-        self._hearing.take(times, stretch, planned)
+        seen = Observed.of_query(self._query)
+        self._hearing.take(seen.times(), stretch, planned)
         result = self._result(batch, notes, seen, watermark, now_ms)
         check_size(self._view.name, self._last.state, result.state, self._state_bytes_max)
         self._publish_invalid(rows, batch, seen)
         late_rows = self._late_rows(rows, batch, result, seen)
+        self._durable.sync()
         self._last = self._progress.publish(result, self._changes(result.state[PUBLISH], batch), late_rows)
         self._look_ahead()
         self._forget_old()
@@ -289,7 +297,7 @@ class Publisher:
             self._prepared.judge.check(self._checkpoint.ends(batch))
             self._prepared.judge.tell(watermark, now_us)
 
-    def _result(self, batch: int, notes: list[str], seen: "_Observed", watermark: int, now_ms: int) -> Result:
+    def _result(self, batch: int, notes: list[str], seen: Observed, watermark: int, now_ms: int) -> Result:
         """What the batch has made, from what its shards have written and what was heard."""
         before = self._last
         count = self._prepared.shards
@@ -326,14 +334,14 @@ class Publisher:
             opens=opens,
             late=before.late + sum(each.late for each in seen.heard),
             taken=self._taken(before, seen),
-            stragglers=_stragglers(seen) if self._view.late.horizon_us else {},
+            stragglers=seen.stragglers() if self._view.late.horizon_us else {},
             at_ms=now_ms,
         )
 
     def _begun(self) -> Positions:
         return {topic: starts for topic, starts in self._checkpoint.begun().items() if topic != time.TICKS}
 
-    def _taken(self, before: Result, seen: "_Observed") -> dict[str, Taken]:
+    def _taken(self, before: Result, seen: Observed) -> dict[str, Taken]:
         """What has become of the records of each topic so far. Of a stream without records Spark may have observed nothing."""
         taken, split = dict(before.taken), {each.stream: (each.kept, each.late) for each in seen.heard}
         for name, row in seen.of(source.INVALID):
@@ -358,7 +366,7 @@ class Publisher:
         logger.info("view %s has changed; it goes on from batch %d with its state", self._view.name, batch)
         return (*before.edits[1 - EDITS_KEPT :], Edit(digest, batch, before.inputs))
 
-    def _publish_invalid(self, rows: DataFrame, batch: int, seen: "_Observed") -> None:
+    def _publish_invalid(self, rows: DataFrame, batch: int, seen: Observed) -> None:
         counts = {
             name: int(row.getLong(0)) for name, row in seen.rows.items() if name.startswith(source.INVALID)
         }
@@ -366,9 +374,7 @@ class Publisher:
             starts, ends = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
             self._invalid.publish(rows.sparkSession, self._view, counts, starts, ends)
 
-    def _late_rows(
-        self, rows: DataFrame, batch: int, result: Result, seen: "_Observed"
-    ) -> Iterator[LateRecord]:
+    def _late_rows(self, rows: DataFrame, batch: int, result: Result, seen: Observed) -> Iterator[LateRecord]:
         """The late records that the batch has met, when they are to be published."""
         streams = {each.stream for each in seen.heard if each.late}
         if not streams or self._view.late.policy == "drop":
@@ -423,16 +429,6 @@ class Publisher:
         if wanted > tracker.currentWatermark():
             tracker.setWatermark(wanted)
 
-    def _observed(self) -> "_Observed":
-        """What ``observe`` has seen in the batch that has just run: progress events come too late for that."""
-        query: Any = self._query
-        pairs = query._jsq.streamingQuery().lastExecution().observedMetrics().iterator()  # noqa: SLF001
-        found = {}
-        while pairs.hasNext():
-            pair = pairs.next()
-            found[str(pair._1())] = pair._2()  # noqa: SLF001
-        return _Observed.of_rows(found)
-
     # ---- files -----------------------------------------------------------------------------------------
 
     def _forget_old(self) -> None:
@@ -452,48 +448,6 @@ class Publisher:
     def _remove(self, files: set[tuple[str, str]]) -> None:
         for operator, name in files:
             remove(self._places[operator], name)
-
-
-class _Heard(NamedTuple):
-    """What was heard of a stream."""
-
-    stream: str
-    late: int
-    kept: int
-    row: Any
-
-
-class _Observed(NamedTuple):
-    """The observations of a batch: rows of Spark's by ``KIND NAME``."""
-
-    rows: dict[str, Any]
-    heard: tuple[_Heard, ...] = ()
-    """What was heard stands in rows of its own, or beside the counts of records."""
-
-    @classmethod
-    def of_rows(cls, rows: dict[str, Any]) -> Self:
-        seen = cls(rows)
-        both = [*seen.of(source.INVALID), *seen.of(HEARD)]
-        counted = ((name, heard_of(row), row) for name, row in both)
-        return cls(rows, tuple(_Heard(name, *counts, row) for name, counts, row in counted if counts))
-
-    def of(self, kind: str) -> list[tuple[str, Any]]:
-        """Those of a kind, by the name of what was observed."""
-        return [
-            (observed(name).removeprefix(f"{kind} "), row)
-            for name, row in self.rows.items()
-            if name.startswith(f"{kind} ")
-        ]
-
-
-def _stragglers(seen: _Observed) -> dict[str, Stragglers]:
-    """By input. A stream that is read twice brings each of them twice."""
-    found: dict[str, Stragglers] = {}
-    for each in seen.heard:
-        known = named(each.row)
-        if known is not None:
-            found[each.stream] = Stragglers(known[0], tuple(known[1][:PLACES_KEPT]))
-    return found
 
 
 def places(

@@ -28,6 +28,7 @@ from headwater.pipeline.attention import GAP_S, Attention
 from headwater.pipeline.beside import Beside
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
+from headwater.pipeline.follow import FOLLOW_SECONDS_MAX, Follow
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecords
@@ -48,8 +49,6 @@ REALTIME_BATCH = "5 seconds"
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 WATCH_SECONDS = 0.5
 LOOK_SECONDS = 1
-FOLLOW_SECONDS_MAX = 120.0
-"""How long a view that is fenced by its rebuild waits for the next result of that before it takes its place back."""
 STOP_SECONDS_MAX = 60.0
 DISK_FAULTS = ("No space left on device", "Read-only file system", "Disk quota exceeded")
 TWO_DRIVERS = "Multiple streaming "
@@ -101,7 +100,7 @@ class Runner:
         self._publishers: dict[str, Publisher] = {}
         self._settlements: dict[str, Settlement] = {}
         self.follow_s = FOLLOW_SECONDS_MAX
-        self._followed_s: dict[str, tuple[result.Replacement, float]] = {}
+        self._follows: dict[str, Follow] = {}
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._failure: HeadwaterError | None = None
@@ -193,6 +192,11 @@ class Runner:
         """The views that have time-outs, and so listen to ticks."""
         return [name for name, prepared in self._prepared.items() if any(prepared.timed.values())]
 
+    def note_silence(self) -> None:
+        """For tests that have seen all inputs read, and have moved the clock: all of them were silent until now."""
+        for publisher in self._publishers.values():
+            publisher.note_silence()
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """No view begins a batch meanwhile, so that each takes what is written inside in one. Spark plans a batch under this lock."""
@@ -258,6 +262,11 @@ class Runner:
 
     def _prepare(self, spark: SparkSession, view: View) -> Prepared:
         self._checkpoints[view.name] = checkpoint = self._checkpoint(view.name)
+        mended = [f"{file.parent.name}/{file.name}" for file in checkpoint.mend()]
+        if mended:
+            logger.warning(
+                "view %s: a power cut has left empty files, which are gone: %s", view.name, ", ".join(mended)
+            )
         last = self._last(view.name, checkpoint.run)
         if last is not None:
             shards, in_groups = len(last.state[PUBLISH]), last.layouts.get(PUBLISH) == GROUPS
@@ -407,34 +416,34 @@ class Runner:
 
     def _follow(self, name: str) -> bool:
         """Waits for a rebuild for as long as that gets on, and goes on with the run that it makes; or, when it does not, with its own. False when another driver has fenced it."""
-        run, seen = self._checkpoints[name].run, result.newest(self._topics, name)
-        if seen is not None and seen.run != run:
-            if seen.definition != self._prepared[name].definition.digest:
-                raise UsageError(
-                    f"view {name!r} was rebuilt by another version of the application",
-                    hint="start that version; this one ends",
+        run = self._checkpoints[name].run
+        known = self._follows.get(name)
+        if known is None:
+            known = self._follows[name] = Follow(self._topics, name, run, self._clock, self.follow_s)
+        match known.fate():
+            case "fenced":
+                return False
+            case "waits":
+                return True
+            case "swapped":
+                seen = result.newest(self._topics, name)
+                if seen is None or seen.definition != self._prepared[name].definition.digest:
+                    raise UsageError(
+                        f"view {name!r} was rebuilt by another version of the application",
+                        hint="start that version; this one ends",
+                    )
+            case "abandoned":
+                logger.warning(
+                    "view %s: its rebuild makes no more results; it goes on with its own run", name
                 )
-            self._restart(name)
-            return True
-        found = result.replacement(self._topics, name, run)
-        if found is None:
-            return False
-        now = self._clock.monotonic()
-        known, since = self._followed_s.get(name, (None, now))
-        if found != known:
-            self._followed_s[name] = found, now
-        elif now > since + self.follow_s:
-            logger.warning(
-                "view %s: its rebuild has made no result for %.0f s; it goes on", name, self.follow_s
-            )
-            self._restart(name)
+        self._restart(name)
         return True
 
     def _restart(self, name: str) -> None:
         """Starts a query that has ended once more, with the run that readers see."""
         self._publishers.pop(name).close()
         self._checkpoints.pop(name)
-        self._followed_s.pop(name, None)
+        self._follows.pop(name)
         self._prepared[name] = self._prepare(session.start(self.settings), self._views[name])
         self._start_query(self._prepared[name], once=False)
 

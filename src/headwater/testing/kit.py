@@ -191,6 +191,7 @@ class Views:
         """Lets time go on by the clock, like "31 minutes": inputs become idle, what is open closes, rows are forgotten."""
         self._look()
         self._clock.advance(duration_us(by) / 1e6)
+        self._runner.note_silence()
         self._tick()
 
     # ---- out -------------------------------------------------------------------------------------------
