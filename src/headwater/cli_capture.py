@@ -68,6 +68,7 @@ def capture_run(
         settings.access,
         partitions=partitions,
         outbox=database.routed(name),
+        folder=folder,
         stays=supervised,
     )
     stop = stop_on_signals()

@@ -1,5 +1,6 @@
 """The events are those that Debezium 3.5.0 has made of the same statements, but for the differences that docs/capture.md names."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -39,6 +40,9 @@ def differences(event: Event) -> Event:
             if value["before"]:
                 value["before"]["a"] = None
         return Event(topic, {"b": b}, value)
+    if topic == "lab.gold.toast" and value["after"]["big"] == "__debezium_unavailable_value":
+        # An update that does not touch a value leaves it as it was; readers know no placeholder.
+        value["after"]["big"] = "".join(hashlib.md5(str(i).encode()).hexdigest() for i in range(1, 401))  # noqa: S324
     if topic == "lab.gold.types" and key == {"id": 3}:
         value["after"]["d"] = "infinity"
     if topic == "lab.gold.types" and key == {"id": 5}:

@@ -7,9 +7,13 @@ from decimal import Decimal
 import pytest
 
 import headwater as hw
+from captured import by_key, database, drop_slots, events, execute, running
+from headwater.capture.feed import Feed
+from headwater.capture.postgres import PostgresSource
 from headwater.client import producer
 from headwater.pipeline.batch import rows
 from headwater.pipeline.runner import Runner
+from servers import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -72,3 +76,55 @@ def test_a_captured_table_is_a_table(shop):
         "at": "2026-01-05T09:00:00.000001Z",
     }
     assert len(shop.records(f"{topic}.invalid")) == 3
+
+
+class Product(hw.Event):
+    id: int
+    price: int
+    description: str
+    marks: list[int]
+
+
+class Stock(hw.Event):
+    product: int
+    pieces: int
+
+
+def test_large_values_that_an_update_does_not_touch_stay_in_tables_of_captures(shop, postgres):
+    url, name = database(postgres.url), shop.name("base").replace("-", "_")
+    topic, view, mean = f"{name}.public.product", shop.name("shelf"), shop.name("mean")
+    app = hw.App("shop")
+    app.table("product", Product, key="id", topic=topic, envelope="debezium")
+    app.table("stock", Stock, key="product", topic=f"{name}.public.stock", envelope="debezium")
+    joined = (
+        "SELECT id, price, description, marks, pieces FROM product JOIN stock ON product.id = stock.product"
+    )
+    app.sql(view, joined, key="id")
+    app.sql(
+        mean, "SELECT description, sum(price) AS price FROM product GROUP BY description", key="description"
+    )
+    long = "string_agg(md5(i::text), '')"
+    execute(
+        url,
+        "CREATE TABLE product (id int PRIMARY KEY, price int, description text, marks int[])",
+        "ALTER TABLE product ALTER marks SET STORAGE EXTERNAL",
+        "CREATE TABLE stock (product int PRIMARY KEY, pieces int)",
+        f"INSERT INTO product SELECT 1, 10, {long}, array_agg(i) FROM generate_series(1, 2000) i",
+        "INSERT INTO stock VALUES (1, 5)",
+    )
+
+    def price() -> list[int]:
+        return [row["price"] for row in by_key(events(shop.log, name), topic).values()]
+
+    with running(Feed(name, PostgresSource(name, url, ("product", "stock")), shop.log)):
+        wait_until(lambda: price() == [10], 30, "the row")
+        Runner(app, shop.settings).once()
+        execute(url, "UPDATE product SET price = 11")
+        wait_until(lambda: price() == [11], 30, "the update")
+        Runner(app, shop.settings).once()
+    drop_slots(url)
+
+    (row,) = shop.table(view).values()
+    assert (row["price"], len(row["description"]), row["marks"]) == (11, 64_000, [*range(1, 2001)])
+    assert [(len(row["description"]), row["price"]) for row in shop.table(mean).values()] == [(64_000, 11)]
+    assert shop.table(view) == rows(app, shop.settings)[view]

@@ -11,12 +11,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from headwater.access import Log, access
 from headwater.capture.alarm import Alarm, Retaining
+from headwater.capture.completion import Completion
 from headwater.capture.control import Command, Control, Notice
 from headwater.capture.forgotten import Forgotten
 from headwater.capture.ledger import State, last_state, schemas
@@ -69,7 +71,7 @@ class Feed:
     """One capture. `run` ends when ``stop`` is set; CaptureError when somebody must act, Fenced when a successor is at work.
 
     A database or a log that is away is waited for. One that was removed ends as well, or with ``stays`` waits until it is added
-    again. ``on_state`` is called after each commit.
+    again. ``on_state`` is called after each commit. Rows that are kept beside it (`Completion`) are in ``folder``.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Feed:
         partitions: int = 1,
         config: dict[str, str] | None = None,
         outbox: Outbox | None = None,
+        folder: Path | None = None,
         stays: bool = False,
         clock: Clock | None = None,
         on_state: Callable[[State], None] | None = None,
@@ -99,6 +102,8 @@ class Feed:
         self._random = random.Random()  # noqa: S311  jitter
         self._topics: set[str] = set()
         self._failures = 0
+        apart = None if outbox is None else outbox.topic
+        self._completion = Completion(name, source, self._client, folder, apart)
         self._alarm = Alarm(name, source) if isinstance(source, Retaining) else None
         self._notices: list[Notice] = []
 
@@ -119,6 +124,7 @@ class Feed:
                         raise
         finally:
             self._publisher.close()
+            self._completion.close()
             self._source.close()
             self._client.close()
 
@@ -184,9 +190,12 @@ class Feed:
             self._source.recall(schemas(self._client, self.name))
         if isinstance(self._source, Askable):
             self._source.notices.clear()
+        if not self._completion.catch_up(lambda: self._goes_on(stop)):
+            return None
         batch = _Batch(self._clock.monotonic())
         with contextlib.closing(self._source.read(self.state.position)) as parts:  # type: ignore[type-var]
-            routed = parts if self._outbox is None else self._outbox.through(parts)
+            whole = self._completion.through(parts)
+            routed = whole if self._outbox is None else self._outbox.through(whole)
             for part in Forgotten(self._client, self._publisher.flush, self._stay).through(routed):
                 self._take(part, batch)
                 self._look()
@@ -202,6 +211,10 @@ class Feed:
                     if (command := control.next()) is not None:
                         return command
         return None
+
+    def _goes_on(self, stop: threading.Event) -> bool:
+        self._look()
+        return not stop.is_set()
 
     def _stay(self) -> None:
         """Says again what was said last, so that the database does not give us up."""
@@ -334,6 +347,7 @@ class Feed:
         self._end(state)
         self._failures = 0
         self._source.confirm(position)
+        self._completion.committed()
         batch.reset(self._clock.monotonic())
         self._show()
 

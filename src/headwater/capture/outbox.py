@@ -48,7 +48,7 @@ class Outbox:
     """
 
     def __init__(self, topic: str, *, prefix: str) -> None:
-        self._topic = topic
+        self.topic = topic
         self._prefix = prefix
         self._decoder = msgspec.json.Decoder(_Event)
 
@@ -56,11 +56,11 @@ class Outbox:
         """The parts with events in the place of rows."""
         for part in parts:
             routed = [made for record in part.records for made in self._routed(record)]
-            emptied = tuple(around for around in part.emptied if around.topic != self._topic)
+            emptied = tuple(around for around in part.emptied if around.topic != self.topic)
             yield Part(routed, part.position, emptied, part.truncated)
 
     def _routed(self, record: Record) -> Iterator[Record]:
-        if record.topic != self._topic:
+        if record.topic != self.topic:
             yield record
         elif record.value is not None:
             event = self._decoder.decode(record.value)

@@ -9,10 +9,22 @@ import msgspec
 
 from headwater.capture import envelope
 from headwater.capture.envelope import Around, Hole
-from headwater.capture.pgoutput import SHORT_BYTES, Begin, Commit, Event, Relation, Shape, lsn_text, relation
+from headwater.capture.pgoutput import (
+    SHORT_BYTES,
+    TUPLE_AT,
+    Begin,
+    Commit,
+    Event,
+    Relation,
+    Shape,
+    Untouched,
+    lsn_text,
+    relation,
+)
+from headwater.capture.pgpartial import Update, update_records
 from headwater.capture.pgspill import Spill
 from headwater.capture.pgtypes import Types
-from headwater.capture.source import Record
+from headwater.capture.source import Partial, Record
 
 __all__ = ["VERSION", "Changes", "Described", "Versions", "sequence", "source_block"]
 
@@ -141,6 +153,8 @@ class Changes:
         self.transactions = 0
         self.truncated = False
         """Whether there may be a truncate among the records; for the caller to reset."""
+        self.partial = False
+        """The same of records that lack values."""
         self.at_us = 0
         """When the last transaction was committed."""
         self._name = name
@@ -192,7 +206,12 @@ class Changes:
         if events is None:
             return self._take_first(t, data)
         short, long = events
-        self.records.append(short(t, data) if len(data) < SHORT_BYTES else long(t, data))
+        try:
+            self.records.append(short(t, data) if len(data) < SHORT_BYTES else long(t, data))
+        except Untouched:
+            table = self._tables[t[26:30]]
+            new, _ = table.shape.pieces(t, data, TUPLE_AT)
+            self._update(table, Update(t, new, TUPLE_AT))
         return None
 
     def _take_first(self, t: str, data: bytes) -> Iterator[None] | None:
@@ -316,13 +335,14 @@ class Changes:
             self.records += envelope.deleted(around, old_key, shape.row(before))
             return
         new, _ = shape.pieces(t, data, end + 3)
-        columns = table.described.columns
-        known = [t[30] == "O" or column.is_key for column in columns]
-        after = shape.filled(
-            [o if n is None and sure else n for n, o, sure in zip(new, old, known, strict=True)]
-        )
-        key = None if shape.key is None else shape.key(after)
-        self.records += envelope.updated(around, key, shape.row(before), shape.row(after), old_key)
+        known = [t[30] == "O" or column.is_key for column in table.described.columns]
+        merged = [o if n is None and sure else n for n, o, sure in zip(new, old, known, strict=True)]
+        self._update(table, Update(t, merged, end + 3, shape.row(before), old_key))
+
+    def _update(self, table: _Table, update: Update) -> None:
+        around = self._around(table, update.message)
+        self.records += update_records(around, table.described, table.shape, self._begin.xid, update)
+        self.partial = self.partial or isinstance(self.records[-1], Partial)
 
     def _truncate(self, t: str) -> None:
         for at in range(31, len(t), 4):

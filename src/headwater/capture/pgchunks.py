@@ -8,7 +8,7 @@ brought the transaction already, would bring back old rows: the numbers of the t
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,7 +25,7 @@ from headwater.capture.pgoutput import Shape, parse_lsn
 from headwater.capture.source import Record
 from headwater.errors import CaptureError, one_line
 
-__all__ = ["Chunks", "Rows", "Visible"]
+__all__ = ["AGAIN_S", "Chunks", "Rows", "Visible"]
 
 SETTLE_S = 1.0
 """As long the first chunk waits for transactions that were under way when the reading began."""
@@ -57,16 +57,27 @@ class Rows:
         for sign, bound in ((">", within.after), ("<=", within.upto)):
             if bound is not None:
                 conditions.append(f"({keys}) {sign} ({', '.join(map(string, bound))})")
-        query = f"SELECT {', '.join(map(identifier, self.shape.names))} FROM {self._whole}"  # noqa: S608  quoted
-        query += f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        query = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         query += f" ORDER BY {keys}" + ("" if most is None else f" LIMIT {most}")
+        rows, line = self._copied(query)
+        return Span(rows, self._texts(line) if rows else None)
+
+    def by_key(self, keys: Iterable[Sequence[str]]) -> dict[bytes, str]:
+        """The rows that have these keys, given as texts of SQL."""
+        names = ", ".join(map(identifier, self.key))
+        wanted = dict.fromkeys(f"({', '.join(map(string, key))})" for key in keys)
+        return self._copied(f" WHERE ({names}) IN ({', '.join(wanted)})")[0]
+
+    def _copied(self, which: str) -> tuple[dict[bytes, str], str]:
+        """Rows by key, and the last line of the copy."""
+        query = f"SELECT {', '.join(map(identifier, self.shape.names))} FROM {self._whole}{which}"  # noqa: S608  quoted
         rows: dict[bytes, str] = {}
         data = b""
         with self._connection.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT") as copy:
             for data in copy:
                 key, row = self._read(data)
                 rows[key or b""] = row.decode("latin-1")
-        return Span(rows, self._texts(str(data, "latin-1")[:-1]) if rows else None)
+        return rows, str(data, "latin-1")[:-1]
 
     def _texts(self, line: str) -> tuple[str, ...]:
         fields = line.split("\t")

@@ -14,15 +14,18 @@ from headwater.capture.source import Record
 
 __all__ = [
     "SHORT_BYTES",
+    "TUPLE_AT",
     "Begin",
     "Column",
     "Commit",
     "Event",
     "Relation",
     "Shape",
+    "Untouched",
     "lsn_text",
     "parse_lsn",
     "relation",
+    "texts",
 ]
 
 SHORT_BYTES = 256
@@ -31,6 +34,10 @@ TUPLE_AT = 33
 _U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
 EPOCH_US = 946_684_800_000_000
 """2000-01-01, from which PostgreSQL counts."""
+
+
+class Untouched(Exception):  # noqa: N818  it is no error
+    """A tuple has no value for a column, since the change did not touch it."""
 
 
 class Column(NamedTuple):
@@ -119,7 +126,7 @@ class Shape:
 
     ``short`` and ``long`` give a function that makes the record of a whole message with a new tuple alone, which is what most are, from the message
     as text and as bytes. They are given what the rows of a transaction share: topic and timestamp, and the texts before, between and behind
-    the two places of the LSN in the source block. Values that were not sent have the placeholder. In a message of fewer than SHORT_BYTES no
+    the two places of the LSN in the source block. They raise Untouched where a value was not sent. In a message of fewer than SHORT_BYTES no
     value has a length of two bytes. ``pieces`` gives one piece of each column, None for a value that was not sent, and where the tuple ends;
     it begins behind the number of columns.
     """
@@ -142,7 +149,7 @@ class Shape:
         ]
 
     def _compile_event(self, *, long: bool) -> Bind:
-        body = _columns_code(self.kinds, [repr(kind.unavailable) for kind in self.kinds], long=long)
+        body = _columns_code(self.kinds, "untouched()", long=long)
         whole = members(self.names, [f"c{at}" for at in range(len(self.names))])
         key = "None"
         if self.key_columns:
@@ -158,7 +165,7 @@ class Shape:
         return compiled("bind", code, new=tuple.__new__, Record=Record, **self._known())  # type: ignore[no-any-return]
 
     def _compile_pieces(self) -> Pieces:
-        body = _columns_code(self.kinds, ["None"] * len(self.kinds), long=True)
+        body = _columns_code(self.kinds, "None", long=True)
         found = ", ".join(f"c{at}" for at in range(len(self.kinds)))
         return compiled("pieces", f"def pieces(t, b, a):\n{body}    return [{found}], a\n", **self._known())  # type: ignore[no-any-return]
 
@@ -166,10 +173,29 @@ class Shape:
         return {f"e{at}": kind.encode for at, kind in enumerate(self.kinds)} | {
             "u32": _U32.unpack_from,
             "u64": _U64.unpack_from,
+            "untouched": _untouched,
         }
 
 
-def _columns_code(kinds: Sequence[Kind], unavailable: Sequence[str], *, long: bool) -> str:
+def texts(message: str, at: int, columns: int) -> list[str | None]:
+    """The texts of a tuple's columns, which begin at ``at``; None for one that is null or was not sent."""
+    found: list[str | None] = []
+    for _ in range(columns):
+        if message[at] == "t":
+            end = at + 5 + _u32(message, at + 1)
+            found.append(message[at + 5 : end].encode("latin-1").decode())
+            at = end
+        else:
+            found.append(None)
+            at += 1
+    return found
+
+
+def _untouched() -> None:
+    raise Untouched
+
+
+def _columns_code(kinds: Sequence[Kind], unsent: str, *, long: bool) -> str:
     """Code that reads a tuple from ``a`` on into c0, c1, …: kind and length from the bytes, the value from the text."""
     length = "u32(b, a + 1)[0]" if long else "b[a + 4]"
     lines = []
@@ -179,7 +205,7 @@ def _columns_code(kinds: Sequence[Kind], unavailable: Sequence[str], *, long: bo
             f"    if b[a] == {ord('t')}:\n"
             f"        e = a + 5 + {length}; c{at} = {value}; a = e\n"
             f"    else:\n"
-            f"        c{at} = 'null' if b[a] == {ord('n')} else {unavailable[at]}; a += 1\n"
+            f"        c{at} = 'null' if b[a] == {ord('n')} else {unsent}; a += 1\n"
         )
     return "".join(lines)
 

@@ -10,7 +10,7 @@ import logging
 import re
 import select
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,10 @@ from headwater.capture.pgchunks import Chunks
 from headwater.capture.pgconnect import Wire, connect, failures, psycopg
 from headwater.capture.pgoutput import lsn_text, parse_lsn
 from headwater.capture.pgplace import Place, decode, encode, still_known
+from headwater.capture.pgreread import current
 from headwater.capture.pgsnapshot import WORKERS, Copies, Copy, copy_of
 from headwater.capture.pgtypes import Decimals
-from headwater.capture.source import Part, Progress, Record
+from headwater.capture.source import Part, Partial, Progress, Record
 from headwater.errors import Away, CaptureError, one_line
 
 __all__ = ["PostgresSource", "slot_name"]
@@ -131,6 +132,12 @@ class PostgresSource:
             )
         asked = chunked(msgspec.structs.replace(command, table=name))
         return encode(msgspec.structs.replace(place, snapshots=(*place.snapshots, asked)))
+
+    def reread(self, records: Sequence[Partial]) -> Mapping[bytes, Mapping[str, bytes]]:
+        """See `Rereadable.reread`."""
+        with failures(f"capture {self.name}"):
+            table = records[0].topic.removeprefix(f"{self.name}.")
+            return current(self._asking, Catalogue(self._asking, self._decimals), table, records)
 
     def retained_bytes(self) -> int:
         """How much of the server's log the slot holds."""
@@ -444,14 +451,15 @@ class PostgresSource:
             rest = records[done:]
             changes.records, changes.done = rest, 0
             del records[done:]
-            yield Part(records, encode(self._place), truncated=changes.truncated)
+            yield Part(records, encode(self._place), truncated=changes.truncated, partial=changes.partial)
             records = rest
         elif not records:  # inside a transaction, of which nothing but rows that are passed over has come
             yield Part([], None)
         if len(records) >= most:
             changes.records = []
-            yield Part(records, None, truncated=changes.truncated)
+            yield Part(records, None, truncated=changes.truncated, partial=changes.partial)
         changes.truncated = changes.truncated and bool(changes.records)
+        changes.partial = changes.partial and bool(changes.records)
         changes.restamp()
 
     def _note(self, message: bytes, changes: Changes) -> None:

@@ -5,13 +5,13 @@ in one transaction with the position behind them. Transactions of the database a
 nothing of it.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, overload, runtime_checkable
 
 if TYPE_CHECKING:
     from headwater.capture.envelope import Around
 
-__all__ = ["Columns", "Part", "Progress", "Record", "Source"]
+__all__ = ["Columns", "Part", "Partial", "Progress", "Record", "Rereadable", "Source", "Unsent"]
 
 
 class Record(NamedTuple):
@@ -23,6 +23,33 @@ class Record(NamedTuple):
     """None behind a delete: the tombstone by which compaction forgets the key."""
     committed_ms: int
     """When the database committed it, for the lag; 0 if that is not known. The log stamps records with the time of their publication."""
+
+
+class Unsent(NamedTuple):
+    """Values of a changed row that the database did not send, since the change did not touch them."""
+
+    columns: Mapping[str, tuple[int, ...]]
+    """By name, the type of each."""
+    old_key: bytes | None
+    """The key of the row before the change; None where it is the same."""
+    texts: tuple[str, ...]
+    """The key's columns as texts of SQL."""
+    transaction: int
+    """The one that made the change, as the database counts them."""
+    completed: Callable[[Mapping[str, bytes]], bytes]
+    """The record's value with these values as JSON; the placeholder is left where there is none."""
+
+
+class Partial(Record):
+    """A record whose row has Debezium's placeholder for what is `unsent`."""
+
+    unsent: Unsent
+
+    @classmethod
+    def of(cls, record: Record, unsent: Unsent) -> "Partial":
+        made = cls(*record)
+        made.unsent = unsent
+        return made
 
 
 class Columns(Sequence[Record]):
@@ -64,6 +91,8 @@ class Part(NamedTuple):
     """What stands around the truncates in it with which topics begin anew: rows that are in them and do not come again are to be deleted."""
     truncated: bool = False
     """Whether there may be truncates of the stream among the records: the rows that they leave in topics are to be deleted."""
+    partial: bool = False
+    """Whether there may be a `Partial` among the records."""
 
 
 class Progress(NamedTuple):
@@ -90,3 +119,14 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Ends the connections; slots and the like stay."""
+
+
+@runtime_checkable
+class Rereadable(Protocol):
+    """A source whose records may be `Partial`."""
+
+    def reread(self, records: Sequence[Partial]) -> Mapping[bytes, Mapping[str, bytes]]:
+        """The unsent values of records of one topic as the table has them now, by key; a row that is gone is left out.
+
+        What they show includes the transactions of these records. Called from the thread that reads, between two parts.
+        """

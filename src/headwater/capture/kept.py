@@ -1,0 +1,163 @@
+"""Kept: the newest row of each key of some topics, in a SQLite file beside the capture. It is a copy of what the log has, and can be lost.
+
+    topics   name, offsets of its partitions up to which `rows` has all of it, types of its columns
+    rows     topic, key → the row as JSON, compressed
+
+One transaction of SQLite is open all the time. It has what was published since the last `commit`, in transactions of the log that may
+still be given up; so a process that dies leaves offsets and rows that fit each other, and nothing that the log does not have.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+
+import cramjam
+import msgspec
+
+__all__ = ["FILE", "Kept"]
+
+FILE = "rows.db"
+VERSION = 1
+"""Another version of the file is dropped, and made again from the log."""
+LOCKED_S = 5.0
+"""So long a process that was just ended may hold the file."""
+TABLES = """
+CREATE TABLE IF NOT EXISTS topics (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, offsets TEXT, types TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS rows (topic INTEGER NOT NULL, key BLOB NOT NULL, row BLOB NOT NULL, UNIQUE (topic, key));
+"""
+
+logger = logging.getLogger(__name__)
+
+
+class Kept:
+    """Rows by topic and key. One thread calls; sqlite3.Error passes through.
+
+    Without a folder, or where another process holds the file, the rows are in a temporary one.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._connection = self._open(None if folder is None else folder / FILE)
+        self.dirty = False
+        """Whether there is something that is not committed."""
+        self._ids: dict[str, int] = {}
+        self._types: dict[str, dict[str, list[int]]] = {}
+        self.roll_back()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics whose rows are kept."""
+        return tuple(self._ids)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._ids
+
+    def add(self, topic: str) -> None:
+        """Keeps the rows of a topic from now on; none of it was read yet."""
+        self._connection.execute("INSERT INTO topics (name, types) VALUES (?, '{}')", (topic,))
+        self.commit()
+        self._load()
+
+    def offsets(self, topic: str) -> dict[int, int] | None:
+        """Up to where the topic was read; None if it was not read at all."""
+        found = self._connection.execute("SELECT offsets FROM topics WHERE name = ?", (topic,)).fetchone()
+        return None if found[0] is None else msgspec.json.decode(found[0], type=dict[int, int])
+
+    def advance(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """The rows of the topic are those that its records before these offsets leave."""
+        text = msgspec.json.encode(offsets).decode()
+        self._connection.execute("UPDATE topics SET offsets = ? WHERE name = ?", (text, topic))
+
+    def fits(self, topic: str, types: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether the rows have these columns in these types; a column that was never asked for has the type that it has now."""
+        known = self._types[topic]
+        if new := {name: list(kind) for name, kind in types.items() if name not in known}:
+            known |= new
+            self._save_types(topic)
+        return all(known[name] == list(kind) for name, kind in types.items())
+
+    def row(self, topic: str, key: bytes) -> bytes | None:
+        """A row as JSON."""
+        query = "SELECT row FROM rows WHERE topic = ? AND key = ?"
+        found = self._connection.execute(query, (self._ids[topic], key)).fetchone()
+        return None if found is None else bytes(cramjam.lz4.decompress_block(found[0]))
+
+    def put(self, topic: str, key: bytes, row: bytes) -> None:
+        self.dirty = True
+        self._connection.execute(
+            "INSERT INTO rows (topic, key, row) VALUES (?, ?, ?) ON CONFLICT (topic, key) DO UPDATE SET row = excluded.row",
+            (self._ids[topic], key, bytes(cramjam.lz4.compress_block(row))),
+        )
+
+    def delete(self, topic: str, key: bytes) -> None:
+        self.dirty = True
+        self._connection.execute("DELETE FROM rows WHERE topic = ? AND key = ?", (self._ids[topic], key))
+
+    def clear(self, topic: str) -> None:
+        """The topic has no rows, and its columns any types."""
+        self.dirty = True
+        self._connection.execute("DELETE FROM rows WHERE topic = ?", (self._ids[topic],))
+        self._types[topic] = {}
+        self._save_types(topic)
+
+    def commit(self) -> None:
+        """Makes it last, offsets and rows together."""
+        self._connection.execute("COMMIT")
+        self._connection.execute("BEGIN IMMEDIATE")
+        self.dirty = False
+
+    def roll_back(self) -> None:
+        """Forgets what was not committed."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        self._connection.execute("BEGIN IMMEDIATE")
+        self.dirty = False
+        self._load()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _save_types(self, topic: str) -> None:
+        text = msgspec.json.encode(self._types[topic]).decode()
+        self._connection.execute("UPDATE topics SET types = ? WHERE name = ?", (text, topic))
+
+    def _load(self) -> None:
+        found = self._connection.execute("SELECT id, name, types FROM topics").fetchall()
+        self._ids = {name: number for number, name, _ in found}
+        self._types = {name: msgspec.json.decode(types) for _, name, types in found}
+
+    def _open(self, path: Path | None) -> sqlite3.Connection:
+        if path is None:
+            return _connected("")
+        try:
+            return _connected(str(path))
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            logger.warning("%s is held by another process; rows are kept in a temporary file", path)
+            return _connected("")
+        except sqlite3.DatabaseError as error:
+            logger.warning("%s cannot be read (%s); it is made again from the log", path, error)
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            return _connected(str(path))
+
+
+def _connected(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, timeout=LOCKED_S)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("BEGIN IMMEDIATE")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            for table in ("topics", "rows"):
+                connection.execute(f"DROP TABLE IF EXISTS {table}")
+        for statement in TABLES.split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
