@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from headwater.access import Access
+from headwater.address import options
 from headwater.errors import UsageError
 
 __all__ = ["Settings", "is_loopback", "load"]
@@ -292,6 +293,8 @@ def _check_urls(settings: Settings) -> None:
             expected="kafkas://host:port",
             hint="name the user with log_user and log_password",
         )
+    if settings.embedded is None:
+        options("setting 'log'", settings.log, hint="options of Kafka's clients are in log_options")
     schemes = {
         "log": ("embedded:", "kafka://", "kafkas://"),
         "spark": ("local", "spark://"),

@@ -1,11 +1,11 @@
 """MariaDBSource: the tables of a MariaDB or MySQL server as change topics, from its row binlog by GTID."""
 
 import re
+import ssl
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Literal
-from urllib.parse import unquote, urlsplit
 
 from msgspec import structs
 
@@ -21,6 +21,7 @@ from headwater.capture.mariaplace import Place
 from headwater.capture.mariasnapshot import Snapshot
 from headwater.capture.mariastatement import names
 from headwater.capture.mariatables import Tables
+from headwater.capture.mysqladdress import Address
 from headwater.capture.replica import Replica
 from headwater.capture.source import Part, Progress
 from headwater.capture.transactions import Transactions
@@ -31,7 +32,6 @@ from headwater.errors import Away, CaptureError, UsageError
 __all__ = ["MariaDBSource"]
 
 CONNECT_S: Final = 10
-PORT: Final = 3306
 NEVER: Final = {
     1044: "the user has no right to the database",
     1045: "the user or its password is refused",
@@ -41,14 +41,21 @@ NEVER: Final = {
     1227: "the user lacks a right",
     1236: "the server cannot send what comes behind the capture's position",
     1698: "the user or its password is refused",
+    2026: "it does not encrypt connections, and ssl-mode asks for that",
 }
 """Errors that trying again does not mend."""
 RIGHTS: Final = "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the user"
 LOST: Final = "take a new snapshot, and keep binlogs for longer than a capture may stand still (binlog_expire_logs_seconds)"
 
+HINTS: Final = {
+    1236: LOST,
+    1146: "create it, or leave it out",
+    2026: "give the server a certificate (ssl_cert, ssl_key), or leave out ssl-mode",
+}
+
 
 class MariaDBSource:
-    """The source of ``mysql://user:password@host:port``; making one opens nothing.
+    """The source of ``mysql://user:password@host:port?ssl-mode=…``; making one opens nothing.
 
     Tables are named ``database.table``; ``*`` stands for any part of a name. Needs ``binlog_format=ROW``, ``binlog_row_image=FULL`` and
     ``binlog_row_metadata=FULL``, and a user with SELECT, REPLICATION SLAVE and REPLICATION CLIENT. On MySQL, which is served by the same
@@ -63,19 +70,7 @@ class MariaDBSource:
         *,
         decimals: Literal["precise", "string"] = "precise",
     ) -> None:
-        parts = urlsplit(url)
-        try:
-            port = parts.port or PORT
-        except ValueError:  # which quotes what may be a part of the password
-            raise UsageError(
-                "a MariaDB source has an address without a port that is a number",
-                expected="mysql://user:password@host:3306",
-                hint="in a password write / as %2F, ? as %3F and # as %23",
-            ) from None
-        if parts.scheme not in {"mysql", "mariadb"} or not parts.hostname:
-            raise UsageError(
-                "a MariaDB source has an unknown address", got=parts.scheme, expected="mysql://user@host:port"
-            )
+        self._address = Address(url)
         if (
             isinstance(tables, str)
             or not tables
@@ -90,13 +85,7 @@ class MariaDBSource:
             raise UsageError(
                 "decimals are written in one of two ways", got=decimals, expected="precise (base64) or string"
             )
-        self._address = {
-            "host": parts.hostname,
-            "port": port,
-            "user": unquote(parts.username or ""),
-            "password": unquote(parts.password or ""),
-        }
-        self._where = f"{parts.hostname}:{port}"
+        self._where = str(self._address)
         self.name = name
         self._patterns = tuple(tables)
         self._wanted = re.compile("|".join(re.escape(table).replace(r"\*", "[^.]*") for table in tables))
@@ -288,7 +277,7 @@ class MariaDBSource:
                 hint="pip install headwater[mariadb]",
             ) from None
         connection = pymysql.connect(
-            **self._address,
+            **self._address.settings(),
             charset="utf8mb4",
             connect_timeout=CONNECT_S,
             read_timeout=None,
@@ -296,6 +285,7 @@ class MariaDBSource:
             init_command="SET time_zone = '+00:00'",
         )
         self._connections.append(connection)
+        self._address.check_connected(connection)
         return connection
 
     def _server(self, connection: Any) -> Mapping[str, str]:
@@ -338,8 +328,14 @@ class MariaDBSource:
             if type(error).__module__ != "pymysql.err":
                 raise
             code, text = (*error.args, "", "")[:2]
+            if isinstance(getattr(error, "original_exception", None), ssl.SSLCertVerificationError):
+                raise CaptureError(
+                    f"the database at {self._where}: its certificate is not trusted",
+                    got=str(text),
+                    hint="ssl-ca=FILE of the address names the authority that has signed it",
+                ) from error
             if code in NEVER:
-                hint = {1236: LOST, 1146: "create it, or leave it out"}.get(code, RIGHTS)
+                hint = HINTS.get(code, RIGHTS)
                 raise CaptureError(
                     f"the database at {self._where}: {NEVER[code]}", got=str(text), hint=hint
                 ) from error

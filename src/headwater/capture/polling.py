@@ -5,12 +5,14 @@ as when a transaction that took its number or time early commits late. Where tri
 """
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from headwater.address import options
 from headwater.capture.envelope import Around, Hole, block, created, stamp
 from headwater.capture.source import Part
 from headwater.capture.sqlitetriggers import name as quoted_name
@@ -38,6 +40,7 @@ class PollingSource:
             raise UsageError(
                 "polling knows one kind of database so far", got=url.partition(":")[0], expected="sqlite:PATH"
             )
+        options("polling", re.sub(r"^sqlite:(//)?", "sqlite:///", url))
         self._path = Path(url.removeprefix("sqlite:").removeprefix("//"))
         self._table = table
         self._version = version

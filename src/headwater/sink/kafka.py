@@ -70,6 +70,12 @@ class Kafka:
                 got=repr(name),
                 hint="give it another with topic=",
             )
+        if "://" in self._log.bootstrap or "?" in self._log.bootstrap:
+            raise UsageError(
+                f"sink {feed.sink}: the address of a Kafka is that of its brokers alone",
+                expected="host:port[,host:port]",
+                hint="TLS, users and options are those of headwater.access.Access",
+            )
         if self._partitions < 1:
             raise UsageError(
                 f"sink {feed.sink}: a topic has partitions", got=str(self._partitions), expected="1 or more"

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from headwater.address import shown
+from headwater.address import options, shown
 from headwater.change import Change
 from headwater.errors import Away, UsageError, one_line
 from headwater.sink.columns import kind
@@ -73,6 +73,7 @@ class OpenSearch:
         return f"{shown(self.url)}, index {self.index(topic)}"
 
     def check(self, feed: Feed) -> None:
+        options(f"sink {feed.sink}", self.url, hint="ca= and settings= are arguments of OpenSearch")
         name = self.index(feed.topic)
         if name != name.lower() or name[:1] in "-_+" or any(each in '\\/*?"<>| ,#:' for each in name):
             raise UsageError(

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from headwater.address import check_local
 from headwater.change import Change
 from headwater.clock import SystemClock
 from headwater.errors import Away, StorageError
@@ -64,6 +65,7 @@ class Parquet:
         return str((self._path / topic).resolve())
 
     def check(self, feed: Feed) -> None:
+        check_local(f"sink {feed.sink}", self._path, hint="hw.sink.Delta writes to stores of objects")
         for notation in feed.columns.values():
             kind(notation)
 

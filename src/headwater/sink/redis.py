@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from headwater.address import shown
+from headwater.address import options, shown
 from headwater.errors import Away, UsageError, one_line
 from headwater.sink.driver import driver
 from headwater.sink.rows import Newest, check_offset, fresh, moved, newest
@@ -147,6 +147,16 @@ if ARGV[2] == 'last' then redis.call('HDEL', KEYS[1], 'resetting') end
 return 1
 """
 
+OPTIONS = (
+    *("db", "username", "password", "protocol", "client_name", "max_connections", "retry_on_timeout"),
+    *("health_check_interval", "socket_timeout", "socket_connect_timeout", "socket_keepalive"),
+)
+"""What an address may say after its ``?``: the driver would fail at the first connection for others."""
+TLS_OPTIONS = (
+    *("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_cert_reqs"),
+    "ssl_check_hostname",
+)
+
 
 class Redis:
     """``hw.sink.Redis("redis://localhost", form="json")``; keys begin with ``prefix``, by default ``<topic>:``, and belong to the sink alone."""
@@ -175,6 +185,9 @@ class Redis:
                 got=f"prefix {prefix!r}",
                 hint="give the sink another prefix=",
             )
+        tls = self._url.startswith("rediss://")
+        hint = "" if tls else "options of TLS begin with ssl_ and need rediss://"
+        options(f"sink {feed.sink}", self._url, OPTIONS + TLS_OPTIONS if tls else OPTIONS, hint=hint)
         if feed.append:
             raise UsageError(
                 f"sink {feed.sink}: Redis keeps the newest row of a key",

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from headwater.address import check_local
 from headwater.change import Change
 from headwater.clock import SystemClock
 from headwater.errors import Away, StorageError, UsageError, one_line
@@ -61,6 +62,7 @@ class Tantivy:
         return str((self._path / topic).resolve())
 
     def check(self, feed: Feed) -> None:
+        check_local(f"sink {feed.sink}", self._path)
         for name, notation in feed.columns.items():
             kind(notation)
             if name in self._text and kind(notation).name not in {"STRING", "ARRAY"}:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from headwater.address import check_local
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, StorageError, UsageError
@@ -107,6 +108,7 @@ class Sqlite:
         return f"{self.path.resolve()}, table {(self.table or topic).lower()}"
 
     def check(self, feed: Feed) -> None:
+        check_local(f"sink {feed.sink}", self.path)
         layout(feed)
         check_table(feed, self.table or feed.topic)
         if self.history:

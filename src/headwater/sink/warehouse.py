@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headwater.address import shown
+from headwater.address import options, shown
 from headwater.change import Change
 from headwater.errors import Away, UsageError, one_line
 from headwater.sink.arrow import Arrow
@@ -70,6 +70,8 @@ class Delta:
         return f"{self.shown if '://' in self._path else Path(self._path).resolve()}/{topic}"
 
     def check(self, feed: Feed) -> None:
+        if "://" in self._path:
+            options(f"sink {feed.sink}", self._path, hint="options of the store are options= of Delta")
         for notation in feed.columns.values():
             kind(notation)
         if missing := [name for name in self.partition_by if name not in feed.columns]:
