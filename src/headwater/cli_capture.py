@@ -133,7 +133,10 @@ def capture_snapshot(
         str, typer.Option(help="This table alone, while the capture runs.", show_default=False)
     ] = "",
     where: Annotated[
-        str, typer.Option(help="Only rows with this condition of SQL.", show_default=False)
+        str,
+        typer.Option(
+            help="Only rows with this condition: comparisons of columns with values.", show_default=False
+        ),
     ] = "",
     incremental: Annotated[
         bool,
@@ -144,6 +147,7 @@ def capture_snapshot(
 
     With --table, that table alone begins anew, and the capture goes on; with --incremental its rows are only read again.
     """
+    from headwater.capture.condition import Condition
     from headwater.capture.control import Command, send
     from headwater.capture.feed import restart
 
@@ -158,6 +162,8 @@ def capture_snapshot(
     if where and not incremental:
         raise UsageError("a table begins anew as a whole", hint="--where goes with --incremental")
     _one_by_one(database)
+    if where:
+        Condition(where)
     command = Command("snapshot", table=table, where=where, incremental=incremental)
     send(settings.access, name, command)
     typer.echo(f"capture {name} is asked for table {table}; {name}.notifications tells of {command.id}")

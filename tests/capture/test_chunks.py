@@ -172,7 +172,7 @@ def test_what_cannot_be_read_again_is_told_and_the_capture_goes_on(name, url, br
     with running(feed(name, url, log)):
         streaming(url, slot_name(name))
         send(log, name, Command("snapshot", table="nothing"))
-        send(log, name, Command("snapshot", table="t", where="no such column = 1"))
+        send(log, name, Command("snapshot", table="t", where="nonesuch = 1"))
         send(log, name, Command("snapshot", table="t", where="n = 'x'"))
         wait_until(lambda: len(notices(log, name)) == 3)
         execute(url, "INSERT INTO t VALUES (0, 'z', 1)")
@@ -182,6 +182,32 @@ def test_what_cannot_be_read_again_is_told_and_the_capture_goes_on(name, url, br
         "snapshot failed",
         "snapshot failed",
     ]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "false) UNION ALL SELECT id, word, 0 FROM secret WHERE (true",
+        "n = (SELECT count(*) FROM secret)",
+        "pg_drop_replication_slot('another') IS NULL",
+    ],
+)
+def test_who_writes_the_control_topic_runs_no_sql_in_the_database(name, url, broker, where):
+    filled(url)
+    execute(
+        url,
+        "CREATE TABLE secret (id int, word text)",
+        "INSERT INTO secret VALUES (1, 'hidden')",
+        "SELECT pg_create_physical_replication_slot('another')",
+    )
+    log = broker.bootstrap
+    with running(feed(name, url, log)):
+        streaming(url, slot_name(name))
+        send(log, name, Command("snapshot", table="t", where=where))
+        wait_until(lambda: notices(log, name))
+        execute(url, "SELECT pg_drop_replication_slot('another')")  # it is there
+    assert [what for what, _ in notices(log, name)] == ["snapshot refused"]
+    assert topic_rows(log, name) == source_rows(url)
 
 
 def test_a_table_may_begin_anew_alone(name, url, broker):

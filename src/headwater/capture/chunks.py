@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from headwater.capture.condition import Condition
 from headwater.capture.control import Command, Notice, Range
 from headwater.capture.envelope import Around, created, deleted
 from headwater.capture.source import Record
@@ -40,7 +41,9 @@ class Chunked(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def chunked(command: Command) -> Chunked:
-    """What a command asks for, before its first chunk."""
+    """What a command asks for, before its first chunk; CaptureError where its condition is none."""
+    if command.where:
+        Condition(command.where)
     ranges = (Range(),) if command.ranges is None else command.ranges
     return Chunked(command.id, command.table, command.where, ranges)
 

@@ -43,7 +43,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex[:12])
     table: str = ""
     where: str = ""
-    """A condition of SQL."""
+    """Which rows, see `Condition`."""
     incremental: bool = True
     """Whether rows are read in chunks beside the stream; else the table begins anew, with a truncate."""
     ranges: tuple[Range, ...] | None = None

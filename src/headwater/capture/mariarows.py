@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from headwater.capture.chunks import Span
+from headwater.capture.condition import Condition
 from headwater.capture.control import Range
 from headwater.capture.mariasnapshot import BYTES, Snapshot, quoted_name
 from headwater.errors import CaptureError
@@ -83,7 +84,7 @@ class Rows:
         return self._snapshot.one(f"SELECT {shown} FROM {self._table.whole}{rest}")  # noqa: S608  quoted
 
     def _where(self, within: Range, where: str) -> str:
-        conditions = [f"({where})"] if where else []
+        conditions = [f"({Condition(where).sql(quoted_name, self._snapshot.literal)})"] if where else []
         for sign, last, bound in ((">", ">", within.after), ("<", "<=", within.upto)):
             if bound is not None:
                 conditions.append(self._beyond(bound, sign, last))

@@ -15,6 +15,7 @@ import msgspec
 
 from headwater.capture import envelope
 from headwater.capture.chunks import CHUNK_ROWS, Chunked, Span, Window, told
+from headwater.capture.condition import Condition
 from headwater.capture.control import Notice, Range
 from headwater.capture.envelope import Around
 from headwater.capture.pgcatalog import Catalogue, Published, identifier, string
@@ -53,7 +54,7 @@ class Rows:
     def span(self, within: Range, where: str = "", most: int | None = None) -> Span:
         """The first rows of a range."""
         keys = ", ".join(map(identifier, self.key))
-        conditions = [f"({where})"] if where else []
+        conditions = [f"({Condition(where).sql(self._column, string)})"] if where else []
         for sign, bound in ((">", within.after), ("<=", within.upto)):
             if bound is not None:
                 conditions.append(f"({keys}) {sign} ({', '.join(map(string, bound))})")
@@ -61,6 +62,10 @@ class Rows:
         query += f" ORDER BY {keys}" + ("" if most is None else f" LIMIT {most}")
         rows, line = self._copied(query)
         return Span(rows, self._texts(line) if rows else None)
+
+    def _column(self, name: str) -> str:
+        """A column as a condition names it: PostgreSQL takes a name without quotes for one in small letters."""
+        return identifier(name if name in self.names else name.lower())
 
     def by_key(self, keys: Iterable[Sequence[str]]) -> dict[bytes, str]:
         """The rows that have these keys, given as texts of SQL."""

@@ -18,7 +18,7 @@ except ImportError as missing:
 
 SESSION = (
     "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=iso_8601 -c lc_monetary=C -c bytea_output=hex"
-    " -c extra_float_digits=1 -c client_encoding=UTF8 -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
+    " -c standard_conforming_strings=on -c extra_float_digits=1 -c client_encoding=UTF8 -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
 )
 CONNECT_S = 10
 PASSING = ("08", "40", "53", "57", "58")
