@@ -131,3 +131,91 @@ def _with_topic(log: str, name: str) -> str:
     client.ensure_topics([f"{name}.capture"], 1, {})
     client.close()
     return log
+
+
+ODD = [
+    '{"id":7777}',
+    '{"id":7777,"x":1}',
+    "plain",
+    "5",
+    "[1]",
+    '{"x":1}',
+    '{"id":null}',
+    '{"id":"abc"}',
+    '{"id":true}',
+    '{"id":1.5}',
+    '{"id":99999999999999999999}',
+    '{"id":"a\\u0000b"}',
+]
+"""Keys that no row of a table with whole numbers as its key has."""
+SPELLED = ['{"id": 5}', '{"id":5,"x":1}']
+"""Row 5 to who knows rows by what their key says."""
+
+
+def test_ghosts_of_any_shape_are_deleted_and_a_row_in_another_spelling_is_not(name, url, broker):
+    execute(
+        url,
+        "CREATE TABLE t (id int PRIMARY KEY, n int)",
+        "INSERT INTO t SELECT i, i FROM generate_series(1, 9) i",
+    )
+    log, topic = broker.bootstrap, f"{name}.public.t"
+    declared = Postgres(url, ["t"])
+    with running(Feed(name, declared.open(name, None), log)):
+        streaming(url, slot_name(name))
+        wait_until(lambda: len(values(log, topic)) == 9)
+        row = values(log, topic)['{"id":9}']
+        plant(log, topic, *((key, row) for key in (*ODD, *SPELLED)))
+        (difference,) = declared.audit(name, log, "t").differences
+        assert set(difference.within.ghosts) == {*ODD, *SPELLED}
+
+        command = Command("snapshot", table="public.t", ranges=(difference.within,))
+        send(log, name, command)
+        said = finished(log, name, command.id)
+        assert said.startswith("snapshot finished: 0 rows; 2 keys"), said
+        (difference,) = declared.audit(name, log, "t").differences
+        assert set(difference.within.ghosts) == set(SPELLED)
+        execute(url, "INSERT INTO t VALUES (100, 0)")
+        wait_until(lambda: '{"id":100}' in values(log, topic), what="the capture that goes on")
+
+
+def test_a_ghost_with_a_boolean_in_its_key_is_deleted(name, url, broker):
+    execute(url, "CREATE TABLE t (id boolean PRIMARY KEY, n int)", "INSERT INTO t VALUES (false, 1)")
+    log, topic = broker.bootstrap, f"{name}.public.t"
+    declared = Postgres(url, ["t"])
+    with running(Feed(name, declared.open(name, None), log)):
+        streaming(url, slot_name(name))
+        wait_until(lambda: values(log, topic))
+        plant(log, topic, ('{"id":true}', values(log, topic)['{"id":false}']))
+        (difference,) = declared.audit(name, log, "t").differences
+        command = Command("snapshot", table="public.t", ranges=(difference.within,))
+        send(log, name, command)
+        finished(log, name, command.id)
+        assert declared.audit(name, log, "t").differences == []
+
+
+def test_a_row_that_a_tombstone_alone_has_taken_away_is_found(name, url, broker):
+    execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 9)")
+    log, topic = broker.bootstrap, f"{name}.public.t"
+    declared = Postgres(url, ["t"])
+    with running(Feed(name, declared.open(name, None), log)):
+        streaming(url, slot_name(name))
+        wait_until(lambda: len(values(log, topic)) == 9)
+        plant(log, topic, ('{"id":3}', None))
+        (difference,) = declared.audit(name, log, "t").differences
+    assert (difference.table_rows, difference.topic_rows) == (9, 8)
+
+
+def test_rows_with_large_values_that_an_update_left_as_they_are_are_no_difference(name, url, broker):
+    execute(
+        url,
+        "CREATE TABLE t (id int PRIMARY KEY, n int, body text)",
+        "ALTER TABLE t ALTER body SET STORAGE EXTERNAL",
+        "INSERT INTO t SELECT i, 0, repeat('x', 9000) FROM generate_series(1, 5) i",
+    )
+    log, topic = broker.bootstrap, f"{name}.public.t"
+    declared = Postgres(url, ["t"])
+    with running(Feed(name, declared.open(name, None), log)):
+        streaming(url, slot_name(name))
+        execute(url, "UPDATE t SET n = 1 WHERE id = 2")
+        wait_until(lambda: values(log, topic).get('{"id":2}', {}).get("op") == "u")
+        assert declared.audit(name, log, "t").differences == []

@@ -341,6 +341,28 @@ def test_an_audit_finds_and_repairs_lost_old_and_ghost_rows_while_writers_go_on(
         assert 7777 not in lab.topic_rows("t")
 
 
+def test_ghosts_of_any_shape_are_deleted_and_a_row_in_another_spelling_is_not(lab):
+    lab.shop.run("CREATE TABLE t(id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (5)")
+    table, declared = f"{lab.shop.name}.t", lab.declared("t")
+    odd = ['{"id":7777,"x":1}', "plain", "5", "[1]", '{"x":1}', '{"id":null}', '{"id":"abc"}', '{"id":true}']
+    spelled = ['{"id": 5}', '{"id":5,"x":1}']
+    with running(lab.feed("t")):
+        wait_until(lambda: lab.alike("t"))
+        (row, *_) = [value for _, value in lab.events("t") if value]
+        sender = producer(lab.log)
+        for key in (*odd, *spelled):
+            sender.produce(lab.topic("t"), json.dumps(row), key)
+        assert sender.flush(60) == 0
+        (difference,) = declared.audit(lab.name, lab.log, table).differences
+        assert set(difference.within.ghosts) == {*odd, *spelled}
+
+        command = Command("snapshot", table=table, ranges=(difference.within,))
+        send(lab.log, lab.name, command)
+        assert finished(lab.log, lab.name, command.id).startswith("snapshot finished: 0 rows; 2 keys")
+        (difference,) = declared.audit(lab.name, lab.log, table).differences
+        assert set(difference.within.ghosts) == set(spelled)
+
+
 def test_a_table_is_read_again_and_compared_by_commands(lab, monkeypatch, tmp_path):
     monkeypatch.setenv("HEADWATER_LOG", f"kafka://{lab.log}")
     filled(lab)

@@ -12,7 +12,8 @@ import msgspec
 
 from headwater.capture.condition import Condition
 from headwater.capture.control import Command, Notice, Range
-from headwater.capture.envelope import Around, created, deleted
+from headwater.capture.envelope import Around, created
+from headwater.capture.ghosts import removed
 from headwater.capture.source import Record
 
 __all__ = ["CHUNK_ROWS", "Chunked", "Span", "Window", "chunked", "told"]
@@ -32,12 +33,21 @@ class Chunked(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is still to be read."""
     rows: int = 0
     begun: bool = False
+    left: int = 0
+    """Keys that were to be looked for and could not be (`Ghosts.left`)."""
 
-    def behind(self, span: "Span", *, more: bool) -> "Chunked":
+    @property
+    def summary(self) -> str:
+        """What it has done, for people."""
+        left = f"; {self.left} keys that the table seems not to have could not be looked up, and stay"
+        return f"{self.rows} rows{left if self.left else ''}"
+
+    def behind(self, span: "Span", *, more: bool, left: int = 0) -> "Chunked":
         """The snapshot with this span of its first range done."""
         _, *later = self.ranges
         ranges = (Range(after=span.last), *later) if more else tuple(later)
-        return msgspec.structs.replace(self, ranges=ranges, rows=self.rows + len(span.rows), begun=True)
+        rows, left = self.rows + len(span.rows), self.left + left
+        return msgspec.structs.replace(self, ranges=ranges, rows=rows, begun=True, left=left)
 
 
 def chunked(command: Command) -> Chunked:
@@ -92,4 +102,4 @@ class Window(Generic[Place]):
         for key, row in self._rows.items():
             yield created(around, key.decode("latin-1"), row, "r")
         for key in self._ghosts:
-            yield from deleted(around, key.decode("latin-1"), key.decode("latin-1"))
+            yield from removed(around, key)

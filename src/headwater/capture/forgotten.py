@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from headwater.capture.envelope import Around, deleted, stamp
+from headwater.capture.envelope import Around, stamp
+from headwater.capture.ghosts import removed
 from headwater.capture.source import Part, Record
 from headwater.client import Client
 
@@ -121,7 +122,7 @@ class Forgotten:
 def _deletes(around: Around, keys: set[bytes]) -> Iterator[Part]:
     records: list[Record] = []
     for key in keys:
-        records += deleted(around, key.decode("latin-1"), key.decode("latin-1"))
+        records += removed(around, key)
         if len(records) >= 2 * PART_KEYS:
             yield Part(records, None)
             records = []

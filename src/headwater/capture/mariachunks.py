@@ -93,7 +93,7 @@ class Chunks:
             return []
         self.pending = (window.behind, *self.pending[1:])
         if not window.behind.ranges:
-            self._end("snapshot finished", f"{window.behind.rows} rows")
+            self._end("snapshot finished", window.behind.summary)
         return list(window.records(self._around))
 
     def _read(self, wanted: Chunked, at: BinlogPlace) -> None:
@@ -112,14 +112,15 @@ class Chunks:
                 if now.ghosts
                 else rows.span(now, wanted.where, None if bounded else CHUNK_ROWS)
             )
-            ghosts = set(now.ghosts) - rows.found(now.ghosts)
+            ghosts = rows.ghosts(now.ghosts)
         finally:
             snapshot.end()
         if not wanted.begun:
             self._notices.append(told("snapshot begun", wanted, wanted.where))
         more = not bounded and len(span.rows) == CHUNK_ROWS
         self._around = self._make_around(wanted.table, snapshot)
-        self._window = Window(self._around.topic, span.rows, ghosts, wanted.behind(span, more=more), high)
+        behind = wanted.behind(span, more=more, left=ghosts.left)
+        self._window = Window(self._around.topic, span.rows, ghosts.gone, behind, high)
 
     def _end(self, what: str, text: str) -> None:
         ended, *later = self.pending

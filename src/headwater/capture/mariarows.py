@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from headwater.capture.chunks import Span
 from headwater.capture.condition import Condition
 from headwater.capture.control import Range
+from headwater.capture.ghosts import Ghosts, fields
 from headwater.capture.mariasnapshot import BYTES, Snapshot, quoted_name
 from headwater.errors import CaptureError
 
@@ -54,19 +53,28 @@ class Rows:
         }
         return Span(rows, last)
 
-    def found(self, keys: Iterable[str]) -> set[str]:
-        """Which of these keys, as records have them, the table has now; one that cannot be looked up counts as there."""
-        there, conditions = set(), []
+    def ghosts(self, keys: Iterable[str]) -> Ghosts:
+        """Which of these keys, as records have them, the table has not."""
+        gone, left, conditions = set[str](), 0, dict[str, str]()
+        asked: dict[str, list[Any]] = {}
         for key in keys:
-            values = list(msgspec.json.decode(key).values())
-            if len(values) == len(self._key) and all(map(_known, self._kinds(), values)):
-                conditions.append(self._equal([str(value) for value in values]))
+            values = fields(key, self._table.key)
+            known = [_known(*each) for each in zip(self._kinds(), values or (), strict=False)]
+            if values is None or False in known:
+                gone.add(key)
+            elif None in known:
+                left += 1
             else:
-                there.add(key)
-        if conditions:
-            for found, _ in self._snapshot.rows(self._table, f" WHERE {' OR '.join(conditions)}"):
-                there |= {(key or b"").decode() for key in found}
-        return there
+                asked[key] = values
+                conditions[key] = self._equal([str(value) for value in values])
+        if not asked:
+            return Ghosts(gone, left)
+        there = set[str]()
+        for found, _ in self._snapshot.rows(self._table, f" WHERE {' OR '.join(conditions.values())}"):
+            there |= {(key or b"").decode() for key in found}
+        rows = [fields(key, self._table.key) for key in there]
+        spelled = {key for key, values in asked.items() if key not in there and values in rows}
+        return Ghosts(gone | (asked.keys() - there - spelled), left + len(spelled))
 
     def _last(self, within: Range, where: str, most: int | None) -> tuple[str, ...] | None:
         """The key of the last row that `span` gives."""
@@ -120,6 +128,8 @@ class Rows:
         return [kind for _, kind in self._key]
 
 
-def _known(kind: str, value: Any) -> bool:
-    """Whether a value of JSON is the text of SQL too."""
-    return (kind in INTEGERS and isinstance(value, int)) or (kind in TEXTS and isinstance(value, str))
+def _known(kind: str, value: Any) -> bool | None:
+    """Whether a value of JSON is the text of SQL too; False for one that no row has, None where SQL's is another."""
+    if kind in INTEGERS:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, str) if kind in TEXTS else None

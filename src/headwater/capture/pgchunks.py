@@ -7,6 +7,7 @@ A transaction is in the server's log a moment before others can see it. A chunk 
 brought the transaction already, would bring back old rows: the numbers of the transactions tell, and it is read again.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,13 +19,14 @@ from headwater.capture.chunks import CHUNK_ROWS, Chunked, Span, Window, told
 from headwater.capture.condition import Condition
 from headwater.capture.control import Notice, Range
 from headwater.capture.envelope import Around
+from headwater.capture.ghosts import Ghosts, fields
 from headwater.capture.pgcatalog import Catalogue, Published, identifier, string
 from headwater.capture.pgchanges import Changes, sequence, source_block
 from headwater.capture.pgconnect import PASSING, psycopg
 from headwater.capture.pgcopy import copied, unescaped
 from headwater.capture.pgoutput import Shape, parse_lsn
 from headwater.capture.source import Record
-from headwater.errors import CaptureError, one_line
+from headwater.errors import CaptureError, HeadwaterError, one_line
 
 __all__ = ["AGAIN_S", "Chunks", "Rows", "Visible"]
 
@@ -34,6 +36,8 @@ AGAIN_S = 0.02
 PAGE_BYTES = 8_192
 PAGE_HEADERS = (24, 40)
 BEGIN, COMMIT, RELATION, STREAM_COMMIT = b"BCRc"
+
+logger = logging.getLogger(__name__)
 
 
 class Rows:
@@ -88,39 +92,58 @@ class Rows:
         fields = line.split("\t")
         return tuple(unescaped(fields[at]).encode("latin-1").decode() for at in self._at)
 
-    def found(self, keys: Iterable[str]) -> set[str]:
-        """Which of these keys, as records have them, the table has now; one that cannot be looked up counts as there."""
-        there = set()
+    def ghosts(self, keys: Iterable[str]) -> Ghosts:
+        """Which of these keys, as records have them, the table has not. Asked in a transaction."""
+        gone, left = set[str](), 0
         for key in keys:
-            values = [_text(value) for value in msgspec.json.decode(key).values()]
-            pieces = [
-                _piece(self.shape.kinds[at].encode, text) for at, text in zip(self._at, values, strict=True)
-            ]
-            made = [
-                piece if piece is None else msgspec.json.decode(piece.encode("latin-1")) for piece in pieces
-            ]
-            if made != list(msgspec.json.decode(key).values()):
-                there.add(key)
-                continue
-            names = ", ".join(map(identifier, self.key))
-            query = f"SELECT 1 FROM {self._whole} WHERE ({names}) = ({', '.join(map(string, values))})"  # noqa: S608  quoted
-            if self._connection.execute(query).fetchone() is not None:
-                there.add(key)
-        return there
+            there = self._has(key)
+            if there is False:
+                gone.add(key)
+            left += there is None
+        return Ghosts(gone, left)
+
+    def _has(self, key: str) -> bool | None:
+        """Whether a row has what the key says; None where that cannot be told, or the row is known by another spelling."""
+        values = fields(key, self.key)
+        if values is None:
+            return False
+        texts = [_text(value) for value in values]
+        encoders = [self.shape.kinds[at].encode for at in self._at]
+        for encode, text, value in zip(encoders, texts, values, strict=True):
+            if not _published_as(encode, text, value):
+                return False if _is_exact(encode) else None
+        if any("\0" in text for text in texts):
+            return False
+        self._connection.execute("SAVEPOINT looked")
+        try:
+            rows = self.by_key([texts])
+        except psycopg.DataError:  # no value of the column's type
+            self._connection.execute("ROLLBACK TO SAVEPOINT looked")
+            return False
+        if key.encode() in rows:
+            return True
+        same = any(fields(each.decode(), self.key) == values for each in rows)
+        return None if same else False
 
 
 def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "t" if value else "f"
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _piece(encode: Callable[[str], str] | None, text: str) -> str | None:
-    """What a text of SQL would be published as, or None if it is none of its type: keys whose JSON is another text are not known by it."""
+def _is_exact(encode: Callable[[str], str] | None) -> bool:
+    """Whether JSON shows all values of a type as SQL does: what is not written so is none of them."""
+    return encode is None or encode is envelope.quoted
+
+
+def _published_as(encode: Callable[[str], str] | None, text: str, value: object) -> bool:
+    """Whether a text of SQL would be published as this value: keys whose JSON is another text cannot be looked up by it."""
     try:
         made = envelope.piece(text) if encode is None else encode(envelope.piece(text))
-        msgspec.json.decode(made.encode("latin-1"))
+        return bool(msgspec.json.decode(made.encode("latin-1")) == value)
     except (ValueError, ArithmeticError, IndexError):
-        return None
-    return made
+        return False
 
 
 class Visible(NamedTuple):
@@ -218,6 +241,11 @@ class Chunks:
                 self._end("snapshot failed", one_line(error))
             except CaptureError as error:
                 self._end("snapshot failed", str(error))
+            except HeadwaterError:
+                raise
+            except Exception as error:
+                logger.exception("capture %s: a snapshot that was asked for has failed", self._name)
+                self._end("snapshot failed", f"{type(error).__name__}: {one_line(error)}")
         if self._window is not None and changes.lsn >= self._window.high:
             self._emit(changes, self._window)
 
@@ -239,7 +267,7 @@ class Chunks:
             bounded = now.upto is not None or bool(now.ghosts)
             most = None if bounded else CHUNK_ROWS
             span = Span({}, None) if now.ghosts else rows.span(now, wanted.where, most)
-            ghosts = set(now.ghosts) - rows.found(now.ghosts)
+            ghosts = rows.ghosts(now.ghosts)
         finally:
             connection.execute("COMMIT")
         high = parse_lsn(connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0])
@@ -249,7 +277,8 @@ class Chunks:
         if not wanted.begun:
             self._tell("snapshot begun", wanted, wanted.where)
         self._block = source_block(self._name, self._database, schema, name, "incremental")
-        self._window = Window(self._topic, span.rows, ghosts, wanted.behind(span, more=more), high)
+        behind = wanted.behind(span, more=more, left=ghosts.left)
+        self._window = Window(self._topic, span.rows, ghosts.gone, behind, high)
 
     def _settled(self, snapshot: str) -> bool:
         """Whether a reader who sees this sees every transaction that the stream has brought."""
@@ -278,7 +307,7 @@ class Chunks:
         self._window = None
         self.pending = (window.behind, *self.pending[1:])
         if not window.behind.ranges:
-            self._end("snapshot finished", f"{window.behind.rows} rows")
+            self._end("snapshot finished", window.behind.summary)
 
     def _end(self, what: str, text: str) -> None:
         ended, *later = self.pending
