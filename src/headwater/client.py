@@ -33,6 +33,7 @@ DELIVERY_TIMEOUT_MS = 300_000
 """How long a record waits for a broker that is away before it counts as lost."""
 READ_TIMEOUT_S = 30.0
 BATCH_RECORDS = 10_000
+FEW_RECORDS = 100
 READING: dict[str, Any] = {"fetch.wait.max.ms": 10}
 """The end of a partition may be a transaction's marker; then only an empty fetch tells that it is reached, and the default takes half a second."""
 RETRY_S = 0.2
@@ -256,10 +257,12 @@ class Client:
         *,
         since: Mapping[str, Mapping[int, int]] | None = None,
         uncommitted: bool = False,
+        ahead_bytes: int | None = None,
     ) -> Iterator[Message]:
         """Every record of the topics that is there at the time of the call, partition by partition; with ``upto`` only those before it.
 
         With ``since`` only those from there on, where that says anything; with ``uncommitted`` those of open and aborted transactions too.
+        ``ahead_bytes`` bounds what is read before it is asked for, where records are large and memory is not.
         """
         there = self.end_offsets(topics, uncommitted=uncommitted)
         if upto is not None:
@@ -271,7 +274,11 @@ class Client:
         wanted = {place: end for place, end in there.items() if end > max(starts[place], 0)}
         ends = dict(wanted)
         level = {"isolation.level": "read_uncommitted"} if uncommitted else {}
-        reader = consumer(self.log, **READING, **level)
+        most = BATCH_RECORDS if ahead_bytes is None else FEW_RECORDS
+        ahead: dict[str, Any] = (
+            {} if ahead_bytes is None else {"queued.max.messages.kbytes": ahead_bytes >> 10}
+        )
+        reader = consumer(self.log, **READING, **level, **ahead)
         try:
             acquaint(reader)
             reader.assign([TopicPartition(*place, starts[place]) for place in ends])
@@ -280,7 +287,7 @@ class Client:
                 if first is None:
                     raise MachineError(f"log {self.log} sent nothing for {READ_TIMEOUT_S:.0f} s")
                 # consume alone would wait for a full batch; with no time to wait it takes what is there.
-                messages = [first, *reader.consume(BATCH_RECORDS, 0)]
+                messages = [first, *reader.consume(most, 0)]
                 for message in messages:
                     for sound in _sound(message, ends):
                         if upto is None or sound.offset() < wanted[sound.topic(), sound.partition()]:

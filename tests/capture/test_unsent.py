@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import threading
 import uuid
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,21 @@ from deltalake.exceptions import TableNotFoundError
 import headwater as hw
 from captured import CaptureProcess, Event, by_key, committed, events, execute, running, streaming
 from databases import RedisProcess
+from headwater.capture.control import Command, send
 from headwater.capture.feed import Feed
+from headwater.capture.kept import FILE
 from headwater.capture.postgres import PostgresSource, slot_name
 from headwater.client import Client, admin, producer
 from headwater.sink.run import Sinks
-from servers import wait_until
+from servers import both_logs, wait_until
 
 SEED = int(os.environ.get("CRASH_SEED", "0"))
 SEEDS = int(os.environ.get("CRASH_ROUNDS", "2"))
 KILLS = 4
+LARGE_ROWS = 40_000
+"""Of 8 kB each."""
+MEMORY_MB = 300
+"""Less than the values of all rows take."""
 KEYS = range(8)
 COLUMNS = ("body", "doc", "raw", "amount", "marks")
 TABLE = (
@@ -157,9 +164,10 @@ def test_a_large_value_that_an_update_does_not_touch_is_in_its_record(url, shop,
     assert changes(events(broker.bootstrap, name), name) == shop.states[1:]
 
 
-def test_each_record_has_the_value_of_its_time_however_late_it_is_read(url, shop, broker, name, tmp_path):
+@both_logs
+def test_each_record_has_the_value_of_its_time_however_late_it_is_read(url, shop, bootstrap, name, tmp_path):
     shop.insert(1)
-    with running(capture(url, name, broker.bootstrap, tmp_path)):
+    with running(capture(url, name, bootstrap, tmp_path)):
         streaming(url, slot_name(name))
     for price in range(5):
         shop.update(1, price=price)
@@ -168,10 +176,10 @@ def test_each_record_has_the_value_of_its_time_however_late_it_is_read(url, shop
     shop.delete(1)
     shop.insert(1)
     shop.update(1, price=99)
-    with running(capture(url, name, broker.bootstrap, tmp_path)):
-        has_come(broker.bootstrap, name, shop)
+    with running(capture(url, name, bootstrap, tmp_path)):
+        has_come(bootstrap, name, shop)
 
-    assert changes(events(broker.bootstrap, name), name) == shop.states[1:]
+    assert changes(events(bootstrap, name), name) == shop.states[1:]
 
 
 def test_a_row_keeps_its_large_values_under_another_key(url, shop, broker, name):
@@ -206,7 +214,9 @@ def test_a_streamed_transaction_with_a_savepoint_keeps_large_values(url, shop, b
     assert changes(events(broker.bootstrap, name), name) == shop.states[10:]
 
 
-@pytest.fixture(params=["nothing", "the store of another time", "the store"])
+@pytest.fixture(
+    params=["nothing", "the store of another time", "a damaged store", "a store in use", "the store"]
+)
 def left(request) -> str:
     """What a restart finds in its folder."""
     return str(request.param)
@@ -226,18 +236,42 @@ def test_a_restart_knows_large_values_whatever_is_left_of_its_folder(  # noqa: P
         shop.update(1, doc=shop.large("doc"))
         shop.update(2, body=shop.large("body"))
         has_come(broker.bootstrap, name, shop)
-    if left != "the store":
+    if left in {"nothing", "the store of another time"}:
         for path in tmp_path.iterdir():
             path.unlink()
     if left == "the store of another time":
         for path, content in early.items():
             path.write_bytes(content)
+    if left == "a damaged store":
+        (tmp_path / FILE).write_bytes(b"damaged" * 1_000)
+    held = sqlite3.connect(tmp_path / FILE if left == "a store in use" else "", isolation_level=None)
+    held.execute("BEGIN IMMEDIATE")
     shop.update(1, price=2)
     shop.update(2, price=2)
-    with running(capture(url, name, broker.bootstrap, tmp_path)):
+    with contextlib.closing(held), running(capture(url, name, broker.bootstrap, tmp_path)):
         has_come(broker.bootstrap, name, shop)
 
     assert changes(events(broker.bootstrap, name), name) == shop.states[2:]
+
+
+def test_memory_stays_flat_through_a_large_transaction_of_such_updates(url, shop, broker, name, tmp_path):
+    text = "SELECT string_agg(md5((i * 1000 + j)::text), '') FROM generate_series(1, 250) j"
+    execute(url, f"INSERT INTO product SELECT i, 0, ({text}) FROM generate_series(1, {LARGE_ROWS}) i")
+    process = CaptureProcess(tmp_path, name, f"Postgres({url!r}, ['product'])", broker.bootstrap)
+    process.start()
+    try:
+        streaming(url, slot_name(name))
+        execute(url, "UPDATE product SET price = 1")
+        wait_until(lambda: committed(broker.bootstrap, name).rows >= 2 * LARGE_ROWS, 120, "the transaction")
+        peak = process.peak_mb
+    finally:
+        process.end(signal.SIGKILL)
+    client = Client(broker.bootstrap)
+    messages = client.read([f"{name}.public.product"], ahead_bytes=1 << 20)
+    lengths = Counter(len(json.loads(message.value())["after"]["body"]) for message in messages)
+    client.close()
+    assert lengths == {8_000: 2 * LARGE_ROWS}
+    assert peak < MEMORY_MB
 
 
 def test_a_value_that_the_topic_does_not_have_is_read_from_the_table(url, shop, broker, name, tmp_path):
@@ -425,6 +459,9 @@ def test_rows_are_those_of_the_table_after_any_history_and_any_kill(url, shop, b
     snapshot = len(shop.states)
     for _ in range(KILLS):
         work(shop, rng, keys)
+        if rng.random() < 0.7:
+            send(broker.bootstrap, name, Command("snapshot", table="product"))
+            work(shop, rng, keys)
         if rng.random() < 0.5:
             has_come(broker.bootstrap, name, shop)
         process.end(rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))

@@ -33,6 +33,7 @@ __all__ = ["Completion"]
 SAVE_S = 2.0
 """So often what is kept is saved: a start reads again what was published since."""
 PART_BYTES = 8 << 20
+AHEAD_BYTES = 8 << 20
 REREAD_ROWS = 100
 """So many rows are asked for at a time."""
 MARKS = tuple(text.strip('"').encode() for text in (UNAVAILABLE, UNAVAILABLE_BYTES))
@@ -133,7 +134,9 @@ class Completion:
             known = None
         if known is not None or not self._retyped(topic):
             since, said = dict(known or {}), time.monotonic()
-            for message in self._client.read([topic], {topic: ends}, since={topic: known or {}}):
+            for message in self._client.read(
+                [topic], {topic: ends}, since={topic: known or {}}, ahead_bytes=AHEAD_BYTES
+            ):
                 with contextlib.suppress(msgspec.MsgspecError):  # somebody else's
                     self._fold(store, topic, message.key(), message.value())
                 since[message.partition()] = message.offset() + 1

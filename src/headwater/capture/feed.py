@@ -163,6 +163,8 @@ class Feed:
         with contextlib.closing(Control(self._log, self.name, self.state.control)) as control:
             if self.state.removed:
                 return self._away(stop, control)
+            if not self._completion.catch_up(lambda: self._goes_on(stop)):
+                return False
             while not stop.is_set():
                 command = self._rest(stop, control) if self.state.paused else self._follow(stop, control)
                 if command is not None and command.do == "remove" and self._was_removed():
@@ -190,8 +192,6 @@ class Feed:
             self._source.recall(schemas(self._client, self.name))
         if isinstance(self._source, Askable):
             self._source.notices.clear()
-        if not self._completion.catch_up(lambda: self._goes_on(stop)):
-            return None
         batch = _Batch(self._clock.monotonic())
         with contextlib.closing(self._source.read(self.state.position)) as parts:  # type: ignore[type-var]
             whole = self._completion.through(parts)
