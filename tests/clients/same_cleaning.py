@@ -217,3 +217,27 @@ def a_time_that_is_found_after_retention(log: Log) -> object:
     wait_until(lambda: log.span(topic)[0] == 1, 10, "the end of the old record")
     log.produce(topic, record("new"))
     return [log.offset(topic, at) for at in (0, now_ms() - DAY_MS, now_ms(), now_ms() + 1)]
+
+
+@case
+def compaction_waits_for_the_least_lag(log: Log) -> object:
+    topic = log.topic(cleanup_policy="compact", min_compaction_lag_ms=str(DAY_MS), **EAGER)
+    other = log.topic(cleanup_policy="compact", **EAGER)
+    for name in (topic, other):
+        log.produce(name, record("a1", "a"))
+        log.produce(name, record("a2", "a"))
+        closed(log, name)
+    compacted(log, other, [("a", "a2")])
+    return log.values(topic)
+
+
+@case
+def compaction_comes_with_the_greatest_lag(log: Log) -> object:
+    """However little there is to gain, and however long a segment may be."""
+    lags = {"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "500", "segment.ms": str(DAY_MS)}
+    topic = log.topic(cleanup_policy="compact", **lags)
+    log.produce(topic, record("a1", "a"))
+    log.produce(topic, record("a2", "a"))
+    closed(log, topic)
+    compacted(log, topic, [("a", "a2")])
+    return log.values(topic)

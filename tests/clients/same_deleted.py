@@ -1,5 +1,6 @@
 """Cases of topics that are deleted, and created again under the same name; and of fetch sessions, which outlive them."""
 
+import time
 import uuid
 
 from clients.answers import named, record
@@ -264,3 +265,33 @@ def _session(answer: object) -> list[tuple]:
         for topic in answer.responses
         for part in topic.partitions
     )
+
+
+@case
+def a_fetch_that_waits_for_a_topic_that_is_deleted(log: Log) -> object:
+    """It is told so at once, not when its time is over."""
+    topic, waiting = log.topic(), log.connect()
+    log.fill(topic, "a")
+    parts = [{"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1000}]
+    topics = [{"topic": topic, "partitions": parts}]
+    began = time.monotonic()
+    waiting.send("Fetch", 11, max_wait_ms=20_000, min_bytes=1, session_epoch=-1, topics=topics)
+    log.produce(log.topic(), record("the other connection is served first"))
+    log.gone(topic)
+    answer = waiting.receive("Fetch", 11)
+    return [
+        named(p.error_code) for t in answer.responses for p in t.partitions
+    ], time.monotonic() - began < 15
+
+
+@case
+def offsets_in_a_transaction_of_a_topic_that_is_deleted(log: Log) -> object:
+    topic, group, writer = log.topic(), log.group(), log.writer()
+    writer.init()
+    log.commit(group, log.topic(), 1)
+    steps: list[object] = [writer.add_offsets(group), writer.commit_offsets(group, topic, 3)]
+    log.gone(topic)
+    steps += [writer.end()]
+    wait_until(lambda: writer.state()[1] == "CompleteCommit", what="the end of the transaction")
+    log.topic(name=topic)
+    return [*steps, log.committed(group, topic)]

@@ -328,3 +328,41 @@ def offsets_kept_for_as_long_as_a_commit_says(log: Log) -> object:
     topic, group = log.topic(), log.group()
     answer = log.commit(group, topic, 1, version=4, retention_time_ms=1)
     return [answer, log.comes_true(lambda: log.committed(group, topic)[0][2] == -1, 1)]
+
+
+@case
+def static_members_that_leave(log: Log) -> object:
+    """By the name that they chose, with or without the id that they were given."""
+    topic, group = log.topic(), log.group()
+
+    def leave(member: str, instance: str | None) -> str:
+        answer = log.call(
+            "LeaveGroup", 5, group_id=group, members=[{"member_id": member, "group_instance_id": instance}]
+        )
+        return named(answer.error_code or answer.members[0].error_code)
+
+    first = log.join(group, [topic], "one")
+    steps = [
+        first.sync(),
+        leave("", "other"),
+        leave("wrong", "one"),
+        leave("", None),
+        leave("", "one"),
+        leave("", "one"),
+    ]
+    second = log.join(group, [topic], "one")
+    return [*steps, second.sync(), leave(second.id, "one"), log.described(group)[1]]
+
+
+@case
+def offsets_of_several_groups(log: Log) -> object:
+    topic, one, two = log.topic(), log.group(), log.group()
+    log.commit(one, topic, 1)
+    groups = [
+        {"group_id": name, "topics": [{"name": topic, "partition_indexes": [0]}]} for name in (two, one, "")
+    ]
+    answer = log.call("OffsetFetch", 8, groups=groups)
+    return [
+        (g.group_id, named(g.error_code), [p.committed_offset for t in g.topics for p in t.partitions])
+        for g in answer.groups
+    ]

@@ -322,3 +322,72 @@ def a_topic_that_is_compacted_from_now_on(log: Log) -> object:
     between = log.produce(topic, record("v", None))[0]
     log.set(topic, "cleanup.policy", "delete")
     return [before, between, log.produce(topic, record("v", None)), log.values(topic)]
+
+
+@case
+def a_fetch_that_waits(log: Log) -> object:
+    """For a record, and for the end of a transaction if what is not committed does not count."""
+    topic, writer = log.topic(), log.writer()
+    writer.init()
+    writer.add(topic)
+    parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]
+    fields: dict = {
+        "max_wait_ms": 20_000,
+        "min_bytes": 1,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "partitions": parts}],
+    }
+    plain, committed = log.connect(), log.connect()
+    plain.send("Fetch", 11, isolation_level=0, **fields)
+    committed.send("Fetch", 11, isolation_level=1, **fields)
+    writer.produce(topic, record("v"))
+    first = plain.receive("Fetch", 11).responses[0].partitions[0]
+    steps: list[object] = [first.high_watermark, first.last_stable_offset, bool(first.records), writer.end()]
+    second = committed.receive("Fetch", 11).responses[0].partitions[0]
+    return [*steps, second.high_watermark, second.last_stable_offset, bool(second.records)]
+
+
+@case
+def what_readers_are_told_of_aborted_transactions(log: Log) -> object:
+    topic, writer, other = log.topic(), log.writer(), log.writer()
+    for each in (writer, other):
+        each.init()
+    writer.transaction(topic, record("a0"), record("a1"), commit=False)
+    writer.transaction(topic, record("c3"))
+    other.add(topic)
+    other.produce(topic, record("open5"))
+    log.produce(topic, record("plain6"))
+    other.end(commit=False)
+    wait_until(lambda: log.offset(topic, -1, committed=True)[2] == 8, what="the marker")
+    said = []
+    for offset in range(9):
+        part = log.fetch(topic, offset, committed=True)
+        said.append([a.first_offset for a in part.aborted_transactions])
+    return [said, log.fetch(topic, 0).aborted_transactions, log.read(topic)]
+
+
+@case
+def batches_that_are_larger_than_a_segment(log: Log) -> object:
+    topic = log.topic(segment_bytes="1048576", max_message_bytes="5000000")
+    return [log.produce(topic, record("x" * size))[0] for size in (1_000_000, 1_100_000)]
+
+
+@case
+def times_of_arrival_of_a_batch(log: Log) -> object:
+    """All its records have the time of the last one."""
+    topic = log.topic(message_timestamp_type="LogAppendTime")
+    log.produce(topic, *[record(str(n)) for n in range(3)], codec=1)
+    (first,) = [log.offset(topic, at)[2] for at in (now_ms(),)]
+    return [first, log.offset(topic, -3)[0]]
+
+
+@case
+def times_that_change_their_meaning(log: Log) -> object:
+    """A topic that goes over to the time of arrival, and back."""
+    topic = log.topic(retention_ms="-1")
+    log.produce(topic, record("sent", at=-HOUR_MS))
+    log.set(topic, "message.timestamp.type", "LogAppendTime")
+    log.produce(topic, record("arrived", at=-HOUR_MS))
+    log.set(topic, "message.timestamp.type", "CreateTime")
+    log.produce(topic, record("sent", at=-2 * HOUR_MS))
+    return [log.offset(topic, now_ms() - shift)[2] for shift in (3 * HOUR_MS, HOUR_MS, HOUR_MS - 1, -DAY_MS)]

@@ -5,6 +5,17 @@ from clients.case import case
 from clients.onelog import Log
 from servers import wait_until
 
+NOT_ON_BOTH = (
+    "compression.gzip.",
+    "compression.lz4.",
+    "compression.zstd.",
+    "follower.replication.",
+    "headwater.",
+    "leader.replication.",
+    "local.retention.",
+    "remote.",
+)
+"""Settings of what one of the logs alone can do: replicas, tiered storage, recompression; topics in memory."""
 INTERNAL = ("__consumer_offsets", "__transaction_state")
 
 
@@ -216,3 +227,55 @@ def a_topic_asked_for_is_created_or_not(log: Log) -> object:
         log.metadata("")[0],
         log.metadata("not a name")[0],
     ]
+
+
+@case
+def settings_that_every_topic_has(log: Log) -> object:
+    resource = {"resource_type": 2, "resource_name": log.topic(), "configuration_keys": None}
+    found = log.call("DescribeConfigs", 4, resources=[resource]).results[0]
+    return {config.name: config.value for config in found.configs if not config.name.startswith(NOT_ON_BOTH)}
+
+
+@case
+def settings_asked_for(log: Log) -> object:
+    topic = log.topic(retention_ms="5000000")
+
+    def ask(kind: int, name: str, *keys: str) -> object:
+        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": list(keys)}
+        found = log.call("DescribeConfigs", 4, resources=[resource]).results[0]
+        return named(found.error_code), [
+            (c.name, c.value, c.config_source, c.read_only) for c in found.configs
+        ]
+
+    return [
+        ask(2, topic, "retention.ms"),
+        ask(2, topic, "segment.ms", "no.such"),
+        ask(2, "there-is-none", "segment.ms"),
+        ask(2, "not a name", "segment.ms"),
+        ask(2, "", "segment.ms"),
+        ask(3, "x", "y"),
+    ]
+
+
+@case
+def partitions_page_by_page(log: Log) -> object:
+    first, second = log.topic(3), log.topic(2)
+    names = [{"name": name} for name in (second, first, "there-is-none")]
+
+    def ask(limit: int, cursor: dict | None = None) -> object:
+        answer = log.wire.call(
+            "DescribeTopicPartitions",
+            0,
+            topics=names,
+            response_partition_limit=limit,
+            **({"cursor": cursor} if cursor else {}),
+        )
+        found = [
+            (t.name, named(t.error_code), [p.partition_index for p in t.partitions]) for t in answer.topics
+        ]
+        return found, answer.next_cursor and (
+            answer.next_cursor.topic_name,
+            answer.next_cursor.partition_index,
+        )
+
+    return [ask(100), ask(2), ask(3), ask(4)]

@@ -27,6 +27,7 @@ HEADING = "## Where it differs"
 
 DIFFERENCES = {
     "a_fetch_session_by_id_of_a_topic_that_is_deleted": "a fetch session by topic ids, after the topic is deleted",
+    "batches_that_are_larger_than_a_segment": "a batch larger than `segment.bytes`",
     "offsets_kept_for_as_long_as_a_commit_says": "`retention_time_ms` of OffsetCommit 2 to 4",
     "segments_smaller_than_a_megabyte": "`segment.bytes` below 1 MiB",
     "the_greatest_time_after_all_records_were_deleted": "the offset of the greatest timestamp, after DeleteRecords of everything",

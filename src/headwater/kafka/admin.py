@@ -17,7 +17,7 @@ from headwater.kafka.codec import Message, layout
 from headwater.log.broker import NODE_ID, Broker
 from headwater.log.config import LISTS, TopicConfig, parse_config
 from headwater.log.partition import LEADER_EPOCH
-from headwater.log.topic import INTERNAL, Topic
+from headwater.log.topic import INTERNAL, Topic, check_name
 
 _configs = layout("DescribeConfigs", "response")
 _altered = layout("AlterConfigs", "response")
@@ -70,6 +70,7 @@ def _describe_config(broker: Broker, resource: Message) -> Message:
 def _settings_of(broker: Broker, resource: Message) -> tuple[dict[str, str], set[str], int]:
     """All settings of a resource, those that were set, and where they come from."""
     if resource.resource_type == TOPIC:
+        check_name(resource.resource_name)
         topic = broker.topic(resource.resource_name, create=False)
         return parse_config(topic.config).texts(), set(topic.config), DYNAMIC_TOPIC
     if resource.resource_type == BROKER:

@@ -54,6 +54,11 @@ class TopicConfig(msgspec.Struct, frozen=True, rename=lambda name: name.replace(
         return "delete" in self.cleanup_policy
 
     @property
+    def segment_ms_max(self) -> int:
+        """After how long a segment is closed: its records cannot be compacted before."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
+
+    @property
     def appends_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
 
@@ -72,7 +77,6 @@ WITHOUT_EFFECT = frozenset(
         "flush.messages",
         "flush.ms",
         "index.interval.bytes",
-        "max.compaction.lag.ms",
         "min.insync.replicas",
         "preallocate",
         "segment.index.bytes",

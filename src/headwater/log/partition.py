@@ -90,6 +90,7 @@ class Partition:
         self.cleaned_to = 0
         """Up to which offset the log has been compacted, since the broker started."""
         self.offline = False
+        self._removed = False
         self._room = Room(folder.name)
         self.on_dirty: Callable[[Partition], None] = lambda _: None
         self.producers = Producers()
@@ -341,6 +342,11 @@ class Partition:
             self._begin_segment()
             self.on_dirty(self)
 
+    def dirty_since_ms(self) -> int:
+        """The time of the first record that was not compacted yet, of those in closed segments; NO_TIMESTAMP if it has none."""
+        with self._reading():
+            return self._segment(self.closed.ended(self.cleaned_to)).first_timestamp()
+
     def synced_segments(self) -> int:
         """How many of the closed segments, from the first on, are synced and have their index: no sync has their files in hand."""
         return self.closed.holding(min(self._unsaved)) if self._unsaved else len(self.closed)
@@ -369,7 +375,7 @@ class Partition:
 
     def remove(self) -> None:
         """Ends the partition and its files."""
-        self.offline = True
+        self.offline = self._removed = True
         self._release_all()
         self.disk.remove_folder(self.folder)
         self._notify()
@@ -444,6 +450,8 @@ class Partition:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _check_online(self) -> None:
+        if self._removed:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {self.folder.name} is deleted")
         if self.offline:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"partition {self.folder.name} is offline")
 

@@ -12,6 +12,7 @@ from headwater.clock import Clock
 from headwater.errors import Refused
 from headwater.log import swap
 from headwater.log.compaction import Plan, Rewritten, rewrite
+from headwater.log.config import FOREVER
 from headwater.log.disk import Disk
 from headwater.log.partition import Partition
 from headwater.log.segment import Segment
@@ -79,7 +80,7 @@ class Retention:
         now_ms = self._clock.now_ms()
         full_age = (
             partition.active.size_bytes
-            and now_ms - partition.active_since_ms(now_ms) >= partition.config.segment_ms
+            and now_ms - partition.active_since_ms(now_ms) >= partition.config.segment_ms_max
         )
         if full_age or not partition.outlives_retention(now_ms):
             partition.roll()
@@ -177,7 +178,9 @@ def _plan(partition: Partition, now_ms: int) -> Plan | None:
     first_dirty = partition.closed.ended(partition.cleaned_to)
     dirty_bytes = sum(partition.closed.sizes[first_dirty:count])
     total_bytes = sum(partition.closed.sizes[:count])
-    if not dirty_bytes or dirty_bytes < config.min_cleanable_dirty_ratio * total_bytes:
+    if not dirty_bytes:
+        return None
+    if dirty_bytes < config.min_cleanable_dirty_ratio * total_bytes and not _is_overdue(partition, now_ms):
         return None
     last_batches = frozenset(
         p.batches[-1].base_offset for p in partition.producers.known.values() if p.batches
@@ -192,6 +195,12 @@ def _plan(partition: Partition, now_ms: int) -> Plan | None:
         delete_retention_ms=config.delete_retention_ms,
         now_ms=now_ms,
     )
+
+
+def _is_overdue(partition: Partition, now_ms: int) -> bool:
+    """Whether a record waits for compaction for longer than the topic allows."""
+    lag_ms = partition.config.max_compaction_lag_ms
+    return lag_ms != FOREVER and now_ms - partition.dirty_since_ms() > lag_ms
 
 
 def _prepare(disk: Disk, folder: Path, rewritten: Rewritten) -> None:
