@@ -21,15 +21,17 @@ sys.path[:0] = {path!r}
 import headwater.sink, deltalake, opensearchpy, pyarrow.parquet, redis, tantivy
 from sink.killed import Story, run
 import headwater as hw
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # in one step: who is killed leaves no half a line
 for line in sys.stdin:
     target, seed, records = json.loads(line)
     child = os.fork()
     if not child:
-        run(eval(target), Story(seed, records), lambda: print("applied", flush=True), largest=20)
-        print("done", flush=True)
+        say(os.getpid())  # by itself: its parent may come later than its first batch
+        run(eval(target), Story(seed, records), lambda: say("applied"), largest=20)
+        say("done")
         signal.pause()
-    print(child, flush=True)
-    print("ended", os.waitpid(child, 0)[1], flush=True)
+    say("ended", os.waitpid(child, 0)[1])
 """
 """Starts writers, each a process of its own, without the second that an interpreter takes to start and to load the libraries. One that is
 done waits for its end."""
