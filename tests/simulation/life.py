@@ -48,6 +48,13 @@ KINDS: dict[str, dict[str, str]] = {
         "segment.ms": str(12 * 3_600_000),
         "min.cleanable.dirty.ratio": "0.3",
     },
+    "history": {
+        "cleanup.policy": "compact,delete",
+        "retention.ms": str(3 * 86_400_000),
+        "segment.bytes": "1200",
+        "segment.ms": str(6 * 3_600_000),
+        "min.cleanable.dirty.ratio": "0.3",
+    },
     "slow": {
         "cleanup.policy": "compact",
         "segment.ms": str(6 * 3_600_000),
@@ -343,16 +350,43 @@ class Life:
                     return
             if self.chance.random() < 0.1:
                 return
-            if not await self.end(writer, transaction, commit=self.chance.random() < 0.65):
+            moved = None
+            if self.chance.random() < 0.4:
+                moved = self.somewhere()
+                if not await self.move(writer, *moved):
+                    return
+            if not await self.end(writer, transaction, moved, commit=self.chance.random() < 0.65):
                 return
 
-    async def end(self, writer: Writer, transaction: Transaction, *, commit: bool) -> bool:
+    async def move(self, writer: Writer, topic: Topic, index: int) -> bool:
+        """Commits the next offset of a group as part of the transaction."""
+        group = f"of {writer.name}"
+        _, asked, _ = topic.offsets.get((group, index), (-1, -1, 0))
+        name = {"transactional_id": writer.name, "group_id": group}
+        added = await self.call("AddOffsetsToTxn", 3, **name, **writer.who)
+        if added.error_code:
+            return False
+        part = {"partition_index": index, "committed_offset": asked + 1, "committed_metadata": ""}
+        topics = [{"name": topic.name, "partitions": [part]}]
+        answer = await self.call("TxnOffsetCommit", 3, **name, topics=topics, **writer.who)
+        return answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+    async def end(
+        self, writer: Writer, transaction: Transaction, moved: tuple[Topic, int] | None, *, commit: bool
+    ) -> bool:
         """Commits or aborts; until there is an answer, a commit may have happened."""
+        told = asked = at = 0
         if commit:
             transaction.committed = None
+            if moved is not None:
+                told, asked, at = moved[0].offsets.get((f"of {writer.name}", moved[1]), (-1, -1, 0))
+                moved[0].offsets[f"of {writer.name}", moved[1]] = (told, asked + 1, at)
         answer = await self.call("EndTxn", 3, transactional_id=writer.name, committed=commit, **writer.who)
         if answer.error_code == ErrorCode.NONE and commit:
             transaction.committed = True
+            if moved is not None:
+                place = f"of {writer.name}", moved[1]
+                moved[0].offsets[place] = (asked + 1, asked + 1, self.clock.now_ms())
         return answer.error_code == ErrorCode.NONE
 
     async def add_partitions(self, writer: Writer, places: list[tuple[Topic, int]]) -> bool:
@@ -707,7 +741,7 @@ class Life:
 
     async def look_at_offsets(self) -> None:
         now = self.clock.now_ms()
-        for group in ("g", "h"):
+        for group in ("g", "h", "of x", "of y"):
             answer = await self.call("OffsetFetch", 7, group_id=group, topics=None, require_stable=False)
             stored = {
                 (t.name, p.partition_index): p.committed_offset for t in answer.topics for p in t.partitions
@@ -759,7 +793,7 @@ class Life:
         now, partition = self.clock.now_ms(), self.broker.catalog.topics[topic.name].partitions[0]
         ages = topic.segment_ms + 4 * CARETAKER_S * 1000
         sent = topic.partitions[0].sent.values()
-        if topic.retention_ms >= 0:
+        if topic.retention_ms >= 0 and not topic.compacted:
             here = [s for s in sent if s.offset is not None and s.offset >= partition.log_start_offset]
             age = now - min((s.time_ms for s in here), default=now)
             if age > topic.retention_ms + ages + 6 * HOUR_S * 1000:

@@ -119,7 +119,7 @@ def check_reader(topic: Topic, index: int, rows: list[Record], raw: list[Record]
             raise Wrong(f"{where}: nobody sent {row.value!r} at {row.offset}, says an uncommitted reader")
     check_transactions(where, part, found, seen.start)
     if topic.compacted:
-        check_newest(where, part, found)
+        check_newest(topic, index, found, seen)
     else:
         check_kept(topic, index, found, seen)
 
@@ -151,8 +151,10 @@ def check_kept(topic: Topic, index: int, found: dict[Sent, int], seen: Seen) -> 
             )
 
 
-def check_newest(where: str, part: Partition, found: dict[Sent, int]) -> None:
-    """Of each key the newest record, or one that came after it of which nobody was told."""
+def check_newest(topic: Topic, index: int, found: dict[Sent, int], when: Seen) -> None:
+    """Of each key the newest record, or one that came after it of which nobody was told; what is too old may be gone."""
+    where, part = f"{topic.name}-{index}", topic.partitions[index]
+    oldest_ms = when.now_ms - topic.retention_ms if topic.retention_ms >= 0 else 0
     newest: dict[bytes | None, Sent] = {}
     for sent in part.sent.values():
         if sent.certain and (sent.key not in newest or newest[sent.key].offset < sent.offset):
@@ -163,7 +165,7 @@ def check_newest(where: str, part: Partition, found: dict[Sent, int]) -> None:
             last[sent.key] = sent
     for key, sent in newest.items():
         seen = last.get(key)
-        if seen is sent or (seen is None and sent.value is None):
+        if seen is sent or (seen is None and (sent.value is None or sent.time_ms < oldest_ms)):
             continue
         if seen is None or found[seen] < sent.offset:
             shown = f"{seen.value!r} at {found[seen]}" if seen else "nothing"
