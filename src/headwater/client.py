@@ -276,7 +276,9 @@ class Client:
         level = {"isolation.level": "read_uncommitted"} if uncommitted else {}
         most = BATCH_RECORDS if ahead_bytes is None else FEW_RECORDS
         ahead: dict[str, Any] = (
-            {} if ahead_bytes is None else {"queued.max.messages.kbytes": ahead_bytes >> 10}
+            {}
+            if ahead_bytes is None
+            else {"queued.max.messages.kbytes": ahead_bytes >> 10, "fetch.queue.backoff.ms": 10}
         )
         reader = consumer(self.log, **READING, **level, **ahead)
         try:
