@@ -187,11 +187,12 @@ def reencode_batch(
         _encode_record(r.offset - header.base_offset, r, r.timestamp - base_timestamp) for r in records
     )
     producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+    max_timestamp = max((r.timestamp for r in records), default=NO_TIMESTAMP)
     fields = (
         attributes,
         header.last_offset_delta,
         base_timestamp,
-        header.max_timestamp,
+        header.max_timestamp if attributes & LOG_APPEND_TIME else max_timestamp,
         *producer,
         len(records),
     )

@@ -235,6 +235,7 @@ def _list(request: Request, topic: str, part: Message) -> Message:
 
 
 def _look_up(partition: Partition, timestamp: int, *, committed: bool) -> tuple[int, int]:
+    partition.check_online()
     if timestamp in {EARLIEST, LOCAL_EARLIEST}:
         return -1, partition.log_start_offset
     if timestamp == LATEST:
@@ -261,6 +262,7 @@ def offset_for_leader_epoch(request: Request) -> Answer:
         for part in topic.partitions:
             try:
                 partition = request.broker.catalog.partition(topic.topic, part.partition)
+                partition.check_online()
                 _check_epoch(part.current_leader_epoch)
                 known = part.leader_epoch == LEADER_EPOCH
                 parts.append(

@@ -225,7 +225,7 @@ def note_offset(
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     try:
-        broker.may_commit_for(topic, part.partition_index)
+        broker.catalog.partition(topic, part.partition_index)
     except Refused as refused:
         return refused.code
     metadata = part.committed_metadata or ""
@@ -397,8 +397,11 @@ def _delete(broker: Broker, group_id: str) -> ErrorCode:
         return ErrorCode.GROUP_ID_NOT_FOUND
     if group is not None and group.members:
         return ErrorCode.NON_EMPTY_GROUP
+    try:
+        broker.offsets.delete(group_id)
+    except Refused as refused:
+        return refused.code
     broker.groups.pop(group_id, None)
-    broker.offsets.delete(group_id)
     return ErrorCode.NONE
 
 
@@ -420,9 +423,13 @@ def offset_delete(request: Request) -> Answer:
             if code is ErrorCode.NONE:
                 doomed.append((topic.name, part.partition_index))
         topics.append(_offsets_deleted.struct("topics")(name=topic.name, partitions=parts))
-    if doomed:
+    answer = _offsets_deleted.struct()(topics=topics)
+    try:
         broker.offsets.delete(body.group_id, doomed)
-    return after(broker, _offsets_deleted.struct()(topics=topics), lambda code: fail_all(topics, code))
+    except Refused as refused:
+        fail_all(topics, refused.code)
+        return answer
+    return after(broker, answer, lambda code: fail_all(topics, code))
 
 
 def _offset_kept(broker: Broker, group: Group | None, topic: str, index: int) -> ErrorCode:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import uuid
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,8 @@ from headwater.log.room import has_room
 from headwater.log.topic import Catalog, Topic
 
 __all__ = ["Broker"]
+
+logger = logging.getLogger(__name__)
 
 NODE_ID = 0
 META_FILE = "meta.json"
@@ -57,6 +60,7 @@ class Broker:
         self.folder = folder
         self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._forgetting: asyncio.Task[None] | None = None
         self._unlock = self.disk.lock(folder)
         try:
             self._open(sync_on_commit=flush == "commit")
@@ -73,11 +77,10 @@ class Broker:
             on_dirty=self._committer.mark,
             is_new=not self.disk.exists(self.folder / META_FILE),
         )
-        self._deleting: set[str] = set()
         self._meta = self._load_meta()
         self._producer_ids_end = self._meta.next_producer_id
         self.offsets = Offsets(self._internal(OFFSETS_TOPIC), SteadyClock(self.clock))
-        self.offsets.delete_topics(lambda name: name not in self.catalog.topics)
+        self._forget_lost_topics()
         self.transactions = Transactions(
             self._internal(TRANSACTIONS_TOPIC),
             self.catalog,
@@ -108,27 +111,23 @@ class Broker:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         return self.catalog.create(name, self.partitions)
 
-    def may_commit_for(self, topic: str, partition: int) -> None:
-        """Whether offsets of a partition are kept: raises Refused if there is none, or its topic is being deleted."""
-        if topic in self._deleting:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} is being deleted")
-        self.catalog.partition(topic, partition)
-
     async def delete_topic(self, topic: Topic) -> None:
-        """Deletes a topic and, before it, what groups have committed of it: a topic of the same name begins without that."""
+        """Deletes a topic, and what groups have committed of it: until that is gone for good, its name cannot be used again."""
         if topic.internal:
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
-        self._deleting.add(topic.name)
-        try:
-            if self.offsets.delete_topic(topic.name):
-                await self.committed()
-                if self.offsets.partition.offline:
-                    raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{OFFSETS_TOPIC} is offline")
-            if self.catalog.by_id.get(topic.id) is not topic:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} is deleted already")
-            self.catalog.delete(topic)
-        finally:
-            self._deleting.discard(topic.name)
+        if self.catalog.by_id.get(topic.id) is not topic:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} is deleted already")
+        self.catalog.delete(topic)
+        self.catalog.reserved.add(topic.name)
+        await self._forget_offsets(topic.name)
+
+    async def _forget_offsets(self, topic: str) -> None:
+        """Of a deleted topic; what the disk refuses now is tried again later, and done by the next start."""
+        if self.offsets.delete_topic(topic):
+            await self.committed()
+            if self.offsets.partition.offline:
+                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{OFFSETS_TOPIC} is offline")
+        self.catalog.reserved.discard(topic)
 
     def group(self, group_id: str) -> Group:
         """The group of that name, empty if nobody asked for it before."""
@@ -179,8 +178,30 @@ class Broker:
         has_room(lambda: self._save_meta(self._meta))  # else the ids that are left of a block are lost
         self._unlock()
 
+    def _forget_lost_topics(self) -> None:
+        """At a start: offsets of topics that are gone, or were in memory only, are those of nothing."""
+
+        def is_gone(name: str) -> bool:
+            topic = self.catalog.topics.get(name)
+            return topic is None or not topic.parsed.headwater_durable
+
+        try:
+            self.offsets.delete_topics(is_gone)
+        except Refused as refused:
+            logger.warning("offsets of topics that are gone stay until there is room: %s", refused)
+            self.catalog.reserved |= {
+                name for name in self.offsets.topics() if name not in self.catalog.topics
+            }
+
+    async def _forget_reserved(self) -> None:
+        for name in sorted(self.catalog.reserved):
+            with contextlib.suppress(Refused):
+                await self._forget_offsets(name)
+
     def _expire_unused(self) -> None:
         """Forgets transactional ids, offsets and groups that were not used for longer than Kafka keeps them."""
+        if self.catalog.reserved:
+            self._forgetting = self._loop.create_task(self._forget_reserved())
         self.transactions.expire()
         self.offsets.expire(lambda name: name in self.groups and bool(self.groups[name].members))
         for name, group in list(self.groups.items()):

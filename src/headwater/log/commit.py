@@ -62,8 +62,11 @@ class Committer:
         for partition, outcome in outcomes:
             if isinstance(outcome, Exception):
                 partition.take_offline(outcome)
-            else:
+                continue
+            try:
                 outcome()
+            except Exception as error:  # noqa: BLE001  the others are answered all the same
+                partition.take_offline(error)
 
 
 def _sync_all(

@@ -35,6 +35,7 @@ from headwater.record import (
     Record,
     encode_end,
     open_batch,
+    read_batch,
     reencode_batch,
     whole_batches,
 )
@@ -73,37 +74,53 @@ class Rewritten(NamedTuple):
     """Offsets of the abort markers that are not in the new segment any more."""
 
 
-def rewrite(disk: Disk, plan: Plan) -> list[Rewritten]:
-    """Writes the compacted segments beside the old ones."""
+def rewrite(disk: Disk, plan: Plan) -> Iterator[Rewritten]:
+    """Writes the compacted segments beside the old ones, each when it is asked for: the one before it is in place by then."""
     newest, cleaned_to = _newest_offsets(disk, plan)
-    cleaning = _Cleaning(plan, newest, cleaned_to)
-    covered = [summary for summary in plan.segments if summary.end_offset <= cleaned_to]
-    return [_rewrite_group(disk, plan, cleaning, group) for group in _groups(covered, plan.segment_bytes)]
+    cleaning = _Cleaning(plan, newest)
+    covered = [summary for summary in plan.segments if summary.base_offset < cleaned_to]
+    for group in _groups(covered, plan.segment_bytes):
+        done = _rewrite_group(disk, plan, cleaning, group)
+        yield done._replace(cleaned_to=min(done.cleaned_to, cleaned_to))
 
 
 def _newest_offsets(disk: Disk, plan: Plan) -> tuple[dict[bytes, int], int]:
-    """The newest offset of each key in the dirty part, as far as the map reaches, and the end of the last segment in it."""
+    """The newest offset of each key in the dirty part, and the offset up to which the map has had room for them."""
     newest: dict[bytes, int] = {}
-    cleaned_to = plan.segments[0].base_offset
     for summary in plan.segments:
-        if summary.end_offset > plan.dirty_from:
-            for batch in _batches(disk, plan.folder, summary):
-                header = BatchHeader.read(batch)
-                if header.attributes & CONTROL or _is_aborted(header, plan.aborted):
-                    continue
-                for record in _opened(batch) or ():
-                    if record.key is not None:
-                        newest[_hash(record.key)] = record.offset
-        cleaned_to = summary.end_offset
-        if len(newest) > KEYS_MAX:
-            break
-    return newest, cleaned_to
+        if summary.end_offset <= plan.dirty_from:
+            continue
+        for batch in _batches(disk, plan.folder, summary):
+            header = BatchHeader.read(batch)
+            if header.last_offset < plan.dirty_from:
+                continue
+            if header.attributes & CONTROL or _is_aborted(header, plan.aborted):
+                continue
+            for record in _opened(batch) or ():
+                if record.key is not None:
+                    newest[_hash(record.key)] = record.offset
+            if len(newest) > KEYS_MAX:
+                return newest, header.last_offset + 1
+    return newest, plan.segments[-1].end_offset
 
 
 def _rewrite_group(disk: Disk, plan: Plan, cleaning: "_Cleaning", group: list[Summary]) -> Rewritten:
     first, last = group[0], group[-1]
     fresh = Segment(disk, plan.folder, first.base_offset, suffix=CLEANED)
-    fresh.file.truncate(0)
+    fresh.remove()  # what a pass that failed has left
+    try:
+        dropped = _write_kept(disk, plan, cleaning, group, fresh)
+    except OSError:
+        fresh.remove()
+        raise
+    return Rewritten(fresh, group, last.end_offset, dropped)
+
+
+def _write_kept(
+    disk: Disk, plan: Plan, cleaning: "_Cleaning", group: list[Summary], fresh: Segment
+) -> frozenset[int]:
+    """Fills the new segment; returns the offsets of the markers that are not in it."""
+    last = group[-1]
     dropped: set[int] = set()
     for summary in group:
         for batch in _batches(disk, plan.folder, summary):
@@ -117,16 +134,15 @@ def _rewrite_group(disk: Disk, plan: Plan, cleaning: "_Cleaning", group: list[Su
         end = encode_end(last.end_offset - 1)
         fresh.append(end, BatchHeader.read(end), last.end_offset - 1)
     fresh.file.sync()
-    return Rewritten(fresh, group, last.end_offset, frozenset(dropped))
+    return frozenset(dropped)
 
 
 class _Cleaning:
     """Decides batch by batch, in the order of the log."""
 
-    def __init__(self, plan: Plan, newest: dict[bytes, int], cleaned_to: int) -> None:
+    def __init__(self, plan: Plan, newest: dict[bytes, int]) -> None:
         self._plan = plan
         self._newest = newest
-        self._cleaned_to = cleaned_to
         self._with_data: set[int] = set()
         """Producers of which a record was kept since their last marker."""
 
@@ -187,8 +203,9 @@ def _is_aborted(header: BatchHeader, aborted: Iterable[Aborted]) -> bool:
 
 
 def _opened(batch: memoryview) -> list[Record] | None:
-    """The records of a batch; None if its producer has packed it so that nobody can open it: a log takes batches unopened."""
+    """The records of a batch; None if it is damaged, or its producer has packed it so that nobody can open it."""
     try:
+        read_batch(batch, verify=True)
         return open_batch(batch)
     except Exception:  # noqa: BLE001  whatever a foreign encoder and four decompressors can raise
         return None

@@ -35,6 +35,8 @@ class Committed(msgspec.Struct, frozen=True):
     metadata: str = ""
     time_ms: int = -1
     """When it was committed; -1 for one that is not stored yet."""
+    position: int = -1
+    """Where its record is in the log of commits: a later one counts, whichever became visible first."""
 
 
 def offset_key(group: str, topic: str, partition: int) -> bytes:

@@ -33,6 +33,9 @@ METADATA_CHARACTERS_MAX = 4096
 RETENTION_MS = 604_800_000
 """Offsets of a group without members are kept for so long after its last member has left, or its last commit (Kafka's default)."""
 
+TOMBSTONES_MAX = 1000
+"""In one batch, which is smaller than a message may be."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -68,17 +71,17 @@ class Offsets:
 
     def commit(self, group: str, offsets: Mapping[tuple[str, int], Committed]) -> None:
         """Appends the commits; they are visible at once and durable with the next sync of the partition."""
-        now = self._clock.now_ms()
-        self._append(self._records(group, offsets))
-        stamped = {key: msgspec.structs.replace(value, time_ms=now) for key, value in offsets.items()}
-        self._groups.setdefault(group, {}).update(stamped)
+        for record in self._append(self._records(group, offsets)):
+            self._apply(record)
 
     def commit_pending(
         self, group: str, offsets: Mapping[tuple[str, int], Committed], producer_id: int, epoch: int
     ) -> None:
         """Appends the commits as part of a transaction."""
         records = self._records(group, offsets)
-        self._append(records, producer_id=producer_id, producer_epoch=epoch, attributes=TRANSACTIONAL)
+        records = self._append(
+            records, producer_id=producer_id, producer_epoch=epoch, attributes=TRANSACTIONAL
+        )
         self._pending.setdefault(producer_id, []).extend(records)
 
     def end(self, producer_id: int, *, commit: bool) -> None:
@@ -111,6 +114,10 @@ class Offsets:
         self._forget(gone)
         return bool(gone)
 
+    def topics(self) -> set[str]:
+        """Those of which some group has committed something."""
+        return {topic for known in self._groups.values() for topic, _ in known}
+
     def expire(self, has_members: Callable[[str], bool]) -> None:
         """Forgets offsets of groups that nobody has been in, or has committed for, in RETENTION_MS."""
         limit = self._clock.now_ms() - RETENTION_MS
@@ -130,16 +137,15 @@ class Offsets:
         now = self._clock.now_ms()
         known = snapshot.members or snapshot.group in self._groups
         record = Record(group_key(snapshot.group), group_value(snapshot, now) if known else None, (), now)
-        self._append([record])
-        self._apply(record)
+        for stored in self._append([record]):
+            self._apply(stored)
 
     def _forget(self, keys: Collection[bytes]) -> None:
         now = self._clock.now_ms()
         records = [Record(key, None, (), now) for key in keys]
-        if records:
-            self._append(records)
-        for record in records:
-            self._apply(record)
+        for first in range(0, len(records), TOMBSTONES_MAX):
+            for record in self._append(records[first : first + TOMBSTONES_MAX]):
+                self._apply(record)
 
     def _pending_groups(self) -> set[str]:
         return {
@@ -153,9 +159,11 @@ class Offsets:
             for key, value in offsets.items()
         ]
 
-    def _append(self, records: list[Record], **transaction: int) -> None:
+    def _append(self, records: list[Record], **transaction: int) -> list[Record]:
+        """Appends records; gives them back with their offsets."""
         data = memoryview(bytearray(encode_batch(records, **transaction)))
-        self.partition.append(data, now_ms=self._clock.now_ms(), sequenced=False)
+        first = self.partition.append(data, now_ms=self._clock.now_ms(), sequenced=False).base_offset
+        return [msgspec.structs.replace(record, offset=first + i) for i, record in enumerate(records)]
 
     def _load(self) -> None:
         for header, records in read_all(self.partition):
@@ -188,10 +196,13 @@ class Offsets:
             self._apply_group(name, record)
             return
         group, topic, partition = read_offset_key(record.key or b"")
-        if record.value is not None:
-            self._groups.setdefault(group, {})[topic, partition] = read_offset_value(record.value)
-            return
         known = self._groups.get(group, {})
+        if record.value is not None:
+            former = known.get((topic, partition))
+            if former is None or former.position < record.offset:
+                found = msgspec.structs.replace(read_offset_value(record.value), position=record.offset)
+                self._groups.setdefault(group, {})[topic, partition] = found
+            return
         known.pop((topic, partition), None)
         if not known:
             self._groups.pop(group, None)

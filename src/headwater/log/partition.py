@@ -8,6 +8,7 @@ returned; with ``flush = "os"`` at once. A failed sync takes the partition offli
 again: what the disk holds behind the last sync is then unknown, and is read back by recovery.
 
 Files beside the segments:  start      the log start offset, once it lies inside a segment (DeleteRecords)
+                            cleaned    up to which offset the log has been compacted
                             swap       an exchange of segments under way (``swap.py``)
                             manifest   a clean stop's list of segments; gone with the first write after the next start
                             closed     what the last manifest said, until compaction changes it: a start after a crash
@@ -20,6 +21,7 @@ that depends on them is acknowledged.
 import contextlib
 import errno
 import logging
+import re
 import struct
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -34,7 +36,7 @@ from headwater.log.history import History, Summary
 from headwater.log.incoming import check_keys, check_times, checked
 from headwater.log.producer import Aborted, Marker, Producers
 from headwater.log.recovery import recover
-from headwater.log.room import Room, has_room
+from headwater.log.room import FULL, Room, has_room
 from headwater.log.segment import Segment
 from headwater.log.warm import Warm
 from headwater.record import (
@@ -55,6 +57,10 @@ logger = logging.getLogger(__name__)
 LEADER_EPOCH = 0
 """One broker leads every partition from the first day on."""
 READ_ALL_BYTES = 1 << 20
+TOPIC_ID = re.compile(r"\.[0-9a-f]{32}$")
+"""In the name of its folder."""
+PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What the process or the machine lacks for a moment; the disk has done nothing."""
 DROP_SEGMENTS_MAX = 64
 """How many segments retention takes in one step; more would hold up the event loop."""
 
@@ -84,14 +90,16 @@ class Partition:
     ) -> None:
         self.disk = disk
         self.folder = folder
+        self.name = TOPIC_ID.sub("", folder.name)
+        """As people know it: its topic and its number."""
         self.config = config
         self.high_watermark = 0
         self.log_start_offset = 0
         self.cleaned_to = 0
-        """Up to which offset the log has been compacted, since the broker started."""
+        """Up to which offset the log has been compacted."""
         self.offline = False
         self._removed = False
-        self._room = Room(folder.name)
+        self._room = Room(self.name)
         self.on_dirty: Callable[[Partition], None] = lambda _: None
         self.producers = Producers()
         self.closed = History()
@@ -145,7 +153,7 @@ class Partition:
 
         Our own internal records carry a producer without sequence numbers: ``sequenced=False``.
         """
-        self._check_online()
+        self.check_online()
         header = checked(data, self.config.max_message_bytes)
         verdict = self.producers.check(header) if sequenced else None
         if isinstance(verdict, ErrorCode):
@@ -165,7 +173,7 @@ class Partition:
 
     def append_marker(self, marker: Marker, now_ms: int) -> int:
         """Ends a producer's transaction; the offset of the marker is returned."""
-        self._check_online()
+        self.check_online()
         data = memoryview(
             bytearray(encode_marker(marker.producer_id, marker.epoch, now_ms, commit=marker.commit))
         )
@@ -208,14 +216,14 @@ class Partition:
         if self.offline:
             return  # removed while it was synced
         self.offline = True
-        logger.error("partition %s is offline: %s", self.folder.name, error)
+        logger.error("partition %s is offline: %s", self.name, error)
         self._notify()
 
     # ---- reading ---------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> bytes:
         """Whole batches from ``offset`` up to what may be read; the last one may be cut by ``max_bytes``."""
-        self._check_online()
+        self.check_online()
         limit = self.last_stable_offset if committed else self.high_watermark
         if not self.log_start_offset <= offset <= self.high_watermark:
             raise Refused(
@@ -254,7 +262,7 @@ class Partition:
 
     def find_time(self, timestamp: int, *, committed: bool = False) -> Record | None:
         """The first readable record that is not older than a timestamp."""
-        self._check_online()
+        self.check_online()
         limit = self.last_stable_offset if committed else self.high_watermark
         first = max(self.closed.reaching(timestamp), self._holding(self.log_start_offset), 0)
         with self._reading():
@@ -269,7 +277,7 @@ class Partition:
 
     def delete_records(self, offset: int) -> None:
         """Moves the log start to an offset, never back; the files before it go segment by segment."""
-        self._check_online()
+        self.check_online()
         if not 0 <= offset <= self.high_watermark:
             raise Refused(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -394,6 +402,7 @@ class Partition:
                 self.closed, self.active = recover(
                     self.disk, self.folder, self.producers, gaps_are_cuts=gaps_are_cuts
                 )
+        self.cleaned_to = int(self.disk.read(self.folder / "cleaned") or 0)
         start = int(self.disk.read(self.folder / "start") or 0)
         if start > self.end_offset:
             self._begin_at(start)
@@ -423,14 +432,14 @@ class Partition:
         fresh = Segment(self.disk, self.folder, offset)
         fresh.file.truncate(0)
         self.touch()
-        self.closed.append(self.active.summary)
         self.active.release()
-        self.active, self._renamed = fresh, True
+        for base_offset in (*self.closed.bases, self.active.base_offset):
+            Segment(self.disk, self.folder, base_offset).remove()
+        self.disk.sync_folder(self.folder)
+        self.closed, self.active, self._renamed = History(), fresh, True
 
     def _forget_lost_markers(self) -> None:
         """An index may be older than the compaction that took a marker: what it says of aborted transactions is checked."""
-        if not self.config.compacts:
-            return
         lost = {a.last_offset for a in self.producers.aborted if not self._has_marker(a)}
         self.producers.forget_ends(lost)
 
@@ -446,14 +455,15 @@ class Partition:
         try:
             yield
         except OSError as error:
-            logger.error("partition %s: a read failed: %s", self.folder.name, error)  # noqa: TRY400
+            logger.error("partition %s: a read failed: %s", self.name, error)  # noqa: TRY400
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
-    def _check_online(self) -> None:
+    def check_online(self) -> None:
+        """Raises Refused if nothing can be said of the partition until the next start."""
         if self._removed:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {self.folder.name} is deleted")
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {self.name} is deleted")
         if self.offline:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"partition {self.folder.name} is offline")
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"partition {self.name} is offline")
 
     def _write(self, data: memoryview, header: BatchHeader, now_ms: int) -> int:
         """Gives a batch its offset and writes it. A full disk refuses it and harms nothing; any other failure ends the partition."""
@@ -471,9 +481,9 @@ class Partition:
                 self._untimed[active.base_offset] = now_ms
             active.append(data, header, base_offset)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
+            if error.errno in FULL:
                 self._room.is_gone()
-            else:
+            elif error.errno not in PASSING:
                 self.take_offline(error)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self._room.is_there()
@@ -579,7 +589,7 @@ class Partition:
             try:
                 callback()
             except Exception:  # who watches must not keep those who wait for a sync, or the other watchers
-                logger.exception("partition %s: a reader that waits has failed", self.folder.name)
+                logger.exception("partition %s: a reader that waits has failed", self.name)
 
 
 def read_all(partition: Partition) -> Iterator[tuple[BatchHeader, list[Record]]]:

@@ -37,6 +37,8 @@ class Producer(msgspec.Struct, array_like=True):
     epoch: int
     batches: list[_Batch]
     last_timestamp: int = -1
+    unsure: bool = False
+    """Known from a marker that a scan has met alone: which sequence comes next is not known."""
 
     @property
     def last_sequence(self) -> int:
@@ -76,7 +78,10 @@ class Producers:
         if header.producer_epoch < producer.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if header.producer_epoch > producer.epoch or not producer.batches:  # a marker alone has no sequence
-            return None if header.base_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            begins = header.base_sequence == 0 or (
+                producer.unsure and header.producer_epoch == producer.epoch
+            )
+            return None if begins else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         last_sequence = _last_sequence(header)
         for batch in producer.batches:
             if (batch.first_sequence, batch.last_sequence) == (header.base_sequence, last_sequence):
@@ -96,9 +101,10 @@ class Producers:
         if header.attributes & TRANSACTIONAL and header.record_count:  # compaction leaves empty ones
             self.open.setdefault(header.producer_id, base_offset)
 
-    def end(self, marker: Marker, offset: int) -> None:
+    def end(self, marker: Marker, offset: int, *, scanned: bool = False) -> None:
         """Takes note of a transaction's marker."""
-        self._current(marker.producer_id, marker.epoch)
+        producer = self._current(marker.producer_id, marker.epoch)
+        producer.unsure = scanned and not producer.batches
         first_offset = self.open.pop(marker.producer_id, None)
         if first_offset is not None and not marker.commit:
             self.aborted.append(Aborted(marker.producer_id, first_offset, offset))

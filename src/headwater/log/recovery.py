@@ -95,7 +95,7 @@ def _replay(segment: Segment, producers: Producers) -> bool:
     for header, data in segment.recover():
         if header.attributes & CONTROL:
             marker = Marker(header.producer_id, header.producer_epoch, is_commit(open_batch(data)))
-            producers.end(marker, header.base_offset)
+            producers.end(marker, header.base_offset, scanned=True)
         else:
             producers.add(header, header.base_offset)
     lost = found_bytes - segment.size_bytes

@@ -15,6 +15,7 @@ from headwater.log.compaction import Plan, Rewritten, rewrite
 from headwater.log.config import FOREVER
 from headwater.log.disk import Disk
 from headwater.log.partition import Partition
+from headwater.log.room import has_room
 from headwater.log.segment import Segment
 from headwater.log.topic import Catalog
 
@@ -64,7 +65,7 @@ class Retention:
                 try:
                     await self.look_after(partition)
                 except Exception:  # one partition keeps no other from being looked after
-                    logger.exception("%s: retention failed", partition.folder.name)
+                    logger.exception("%s: retention failed", partition.name)
                 await asyncio.sleep(0)
         if self._clock.monotonic() - self._expired >= EXPIRE_INTERVAL_S:
             self._expired = self._clock.monotonic()
@@ -78,30 +79,38 @@ class Retention:
         if partition.offline:
             return
         now_ms = self._clock.now_ms()
-        full_age = (
-            partition.active.size_bytes
-            and now_ms - partition.active_since_ms(now_ms) >= partition.config.segment_ms_max
-        )
-        if full_age or not partition.outlives_retention(now_ms):
+        await self._expire_segments(partition, now_ms)
+        if _is_to_roll(partition, now_ms):
             partition.roll()
-        more = True
-        while more:
-            more = partition.expire(now_ms)
-            await asyncio.sleep(0)
+            await self._expire_segments(partition, now_ms)
         plan = _plan(partition, now_ms) if partition.config.compacts else None
         if plan is not None:
             partition.prepare_swap()
             self._compacting = partition
-            await self._put_all_in_place(partition, await self._in_thread(rewrite, partition.disk, plan))
+            await self._compact(partition, plan)
             self._compacting = None
 
-    async def _put_all_in_place(self, partition: Partition, all_rewritten: list[Rewritten]) -> None:
-        """In order, and none after one that could not be: a marker must not go while records of its transaction stay."""
-        for at, rewritten in enumerate(all_rewritten):
-            if not await _to_its_end(self._put_in_place(partition, rewritten)):
-                for unwanted in all_rewritten[at + 1 :]:
-                    await self._in_thread(unwanted.fresh.remove)
-                return
+    async def _expire_segments(self, partition: Partition, now_ms: int) -> None:
+        more = True
+        while more:
+            more = partition.expire(now_ms)
+            await asyncio.sleep(0)
+
+    async def _compact(self, partition: Partition, plan: Plan) -> None:
+        """One segment after the other: a full disk needs room for one, and a marker goes after the records of its transaction."""
+        disk, folder, before = partition.disk, partition.folder, partition.cleaned_to
+        pass_ = rewrite(disk, plan)
+        while (rewritten := await self._in_thread(next, pass_, None)) is not None:
+            try:
+                if not await _to_its_end(self._put_in_place(partition, rewritten)):
+                    return
+            except OSError:
+                if not partition.offline:
+                    await self._in_thread(rewritten.fresh.remove)
+                raise
+        if partition.cleaned_to > before:  # else the next start cleans it all again
+            done = str(partition.cleaned_to).encode()
+            await self._in_thread(has_room, lambda: disk.replace(folder / "cleaned", done))
 
     async def _put_in_place(self, partition: Partition, rewritten: Rewritten) -> bool:
         """The event loop only renames; what waits for the disk is done in the thread before and after.
@@ -147,7 +156,7 @@ class Retention:
             swap.conclude, disk, folder, [each.base_offset for each in rewritten.replaced[1:]]
         )
         before = sum(summary.size_bytes for summary in rewritten.replaced)
-        logger.info("%s: compacted %d bytes to %d", folder.name, before, fresh.size_bytes)
+        logger.info("%s: compacted %d bytes to %d", partition.name, before, fresh.size_bytes)
         return True
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
@@ -167,6 +176,14 @@ async def _to_its_end(work: Coroutine[None, None, T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
+
+
+def _is_to_roll(partition: Partition, now_ms: int) -> bool:
+    """Whether the segment that is written to is old enough to be closed, or retention would take all of it."""
+    if not partition.active.size_bytes:
+        return False
+    age_ms = now_ms - partition.active_since_ms(now_ms)
+    return age_ms >= partition.config.segment_ms_max or not partition.outlives_retention(now_ms)
 
 
 def _plan(partition: Partition, now_ms: int) -> Plan | None:

@@ -4,9 +4,11 @@ import errno
 import logging
 from collections.abc import Callable
 
-__all__ = ["Room", "has_room"]
+__all__ = ["FULL", "Room", "has_room"]
 
 logger = logging.getLogger(__name__)
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def has_room(write: Callable[[], None]) -> bool:
@@ -14,7 +16,7 @@ def has_room(write: Callable[[], None]) -> bool:
     try:
         write()
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in FULL:
             raise
         return False
     return True

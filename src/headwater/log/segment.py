@@ -60,7 +60,8 @@ class Segment:
     def index(self) -> Index:
         if self._index is None:
             found = IndexFile.decode(self.disk.read(self.index_path))
-            self._index = found.index if found else Index()
+            fits = found is not None and found.size_bytes == self.size_bytes
+            self._index = found.index if found is not None and fits else Index()
         return self._index
 
     @property
@@ -111,7 +112,12 @@ class Segment:
 
     def first_timestamp(self) -> int:
         """The time that its first batch gives, or NO_TIMESTAMP."""
-        return next((header.max_timestamp for _, header in self.headers()), NO_TIMESTAMP)
+        file = self.disk.open(self.path)  # of its own: there are as many active segments as partitions
+        try:
+            head = file.read(HEADER_BYTES, 0)
+        finally:
+            file.close()
+        return BatchHeader.read(head).max_timestamp if len(head) == HEADER_BYTES else NO_TIMESTAMP
 
     def marker_at(self, offset: int, producer_id: int) -> bool:
         """Whether a producer's transaction ends at an offset of this segment."""

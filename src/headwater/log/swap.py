@@ -29,11 +29,13 @@ def intend(disk: Disk, folder: Path, base_offset: int, removed: list[int]) -> No
 
 
 def exchange(disk: Disk, folder: Path, base_offset: int) -> None:
-    """Renames as intended, without waiting for the disk."""
-    for ending in (".log", ".index"):
-        name = f"{base_offset:020}{ending}"
-        if disk.exists(folder / (name + CLEANED)):
-            disk.rename(folder / (name + CLEANED), folder / name)
+    """Renames as intended, without waiting for the disk. An index of the old segment does not stay with the new one."""
+    name = f"{base_offset:020}"
+    if disk.exists(folder / f"{name}.log{CLEANED}"):
+        disk.remove(folder / f"{name}.index")
+        disk.rename(folder / f"{name}.log{CLEANED}", folder / f"{name}.log")
+    if disk.exists(folder / f"{name}.index{CLEANED}"):
+        disk.rename(folder / f"{name}.index{CLEANED}", folder / f"{name}.index")
 
 
 def conclude(disk: Disk, folder: Path, removed: list[int]) -> None:

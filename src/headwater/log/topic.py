@@ -43,6 +43,8 @@ class _Entry(msgspec.Struct, frozen=True):
     id: uuid.UUID
     partitions: int
     config: dict[str, str] = {}
+    unmarked: bool = False
+    """Whether compaction of format 1 has left segments without a mark at their end: there a gap is not a cut."""
 
 
 class _Catalog(msgspec.Struct, frozen=True):
@@ -122,7 +124,8 @@ class Catalog:
         self._entries, self._deleted = found.topics, found.deleted
         self._left: set[uuid.UUID] = set()
         """Deleted topics of which a file could not be removed."""
-        self._gaps_are_cuts = found.version >= 2
+        self.reserved: set[str] = set()
+        """Names of deleted topics that must not be used again yet."""
         disk.make_folder(folder / "topics")
         disk.sync_folder(folder)
         self.topics = {name: self._topic(name, entry) for name, entry in self._entries.items()}
@@ -154,6 +157,9 @@ class Catalog:
     def configure(self, topic: Topic, config: Mapping[str, str], *, dry_run: bool = False) -> None:
         """Gives a topic these settings instead of the ones it has."""
         parsed = parse_config(config)
+        if parsed.headwater_durable != topic.parsed.headwater_durable:
+            what = "headwater.durable is chosen when a topic is created; its records would be out of reach"
+            raise Refused(ErrorCode.INVALID_CONFIG, what)
         if dry_run:
             return
         entry = msgspec.structs.replace(self._entries[topic.name], config=dict(config))
@@ -207,6 +213,8 @@ class Catalog:
 
     def _check(self, name: str, partitions: int, config: dict[str, str]) -> None:
         check_name(name)
+        if name in self.reserved:
+            raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' is marked for deletion.")
         if name in self.topics:
             raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         metric = name.replace(".", "_")
@@ -233,7 +241,7 @@ class Catalog:
             folder,
             topic.parsed,
             sync_on_commit=self._sync_on_commit and durable,
-            gaps_are_cuts=self._gaps_are_cuts,
+            gaps_are_cuts=not self._entries[topic.name].unmarked if topic.name in self._entries else True,
         )
         partition.on_dirty = self._on_dirty
         return partition
@@ -294,7 +302,13 @@ class Catalog:
             count += 1
         self._disk.sync_folder(here)
         if self._entries:
-            self._write(self._entries, self._deleted)
+            taken = {
+                name: msgspec.structs.replace(
+                    entry, unmarked="compact" in entry.config.get("cleanup.policy", "")
+                )
+                for name, entry in self._entries.items()
+            }
+            self._write(taken, self._deleted)
             logger.info("%s: %d partitions of format 1 taken over to format %d", self._folder, count, FORMAT)
 
     def _open_folders(self) -> None:
