@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
 import headwater as hw
 from clients.kcat import kcat
@@ -94,6 +94,11 @@ def cut_to_the_last(shop: Shop, topic: str) -> None:
     *_, last = Client(shop.log).read([topic])
     place = TopicPartition(topic, last.partition(), last.offset())
     asked = admin(shop.bootstrap)
+    policy = ConfigEntry(
+        "cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET
+    )  # of a topic that is compacted alone nothing can be deleted
+    named = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[policy])
+    asked.incremental_alter_configs([named])[named].result(60)
     asked.delete_records([place])[place].result(60)
     assert len(shop.records(topic)) == 1
 

@@ -39,6 +39,13 @@ def hunt(name: str, seeds: int) -> dict | None:
     return None
 
 
+def is_found(name: str, life: dict) -> bool:
+    """Whether the life that found it before still does."""
+    steps = [tuple(step) for step in life["steps"]]
+    with mutated(name):
+        return fails(life["seed"], steps) is not None
+
+
 def main() -> None:
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets are gone through in the same order in every run
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"PYTHONHASHSEED": "0"})  # noqa: S606
@@ -46,9 +53,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10_000)
     parser.add_argument("--name", default="")
+    parser.add_argument("--again", action="store_true", help="also those whose life still finds them")
     options = parser.parse_args()
     found = json.loads(FOUND.read_text()) if FOUND.exists() else {}
     for name in [name for name in MUTATIONS if options.name in name]:
+        if not options.again and name in found and is_found(name, found[name]):
+            continue
         began = time.process_time()
         result = hunt(name, options.seeds)
         spent = time.process_time() - began
@@ -58,7 +68,8 @@ def main() -> None:
         )
         if result:
             found[name] = result
-    FOUND.write_text(json.dumps({name: found[name] for name in MUTATIONS if name in found}, indent=1) + "\n")
+            kept = {name: found[name] for name in MUTATIONS if name in found}
+            FOUND.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

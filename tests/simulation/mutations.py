@@ -122,6 +122,13 @@ def _open_clean(self, manifest) -> bool:
     return True
 
 
+def _index(self):
+    if self._index is None:
+        found = segment.IndexFile.decode(self.disk.read(self.index_path))
+        self._index = found.index if found else segment.Index()
+    return self._index
+
+
 def _exactly(self, length: int, position: int) -> bytes:
     return self.file.read(length, position)
 
@@ -183,7 +190,8 @@ MUTATIONS: dict[str, list[tuple[object, str, object]]] = {
         (fetch, "_is_enough", _is_enough),
     ],
     "9 compaction takes segments that are not synced": [
-        (Partition, "synced_segments", lambda self: len(self.closed))
+        (Partition, "synced_segments", lambda self: len(self.closed)),
+        (segment.Segment, "index", property(_index)),
     ],
     "10 an odd batch ends the caretaker": [
         (compaction, "_opened", _opened_strictly),

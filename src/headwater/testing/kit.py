@@ -155,8 +155,8 @@ class Views:
         if spec.pattern is not None and topic is None:
             raise UsageError(f"stream {stream!r} has many topics", hint="name one: send(stream, …, topic=…)")
         for event in events:
-            if isinstance(event, bytes):
-                key, value = None, event
+            if isinstance(event, bytes):  # a table takes no record without a key
+                key, value = (event.decode(errors="replace") if spec.table else None), event
             else:
                 if isinstance(event, Event) and not isinstance(event, spec.type):
                     raise UsageError(
