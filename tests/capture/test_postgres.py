@@ -7,7 +7,7 @@ import uuid
 import psycopg
 import pytest
 
-from captured import events, execute, running, streaming, table
+from captured import drop_slots, events, execute, running, streaming, table
 from headwater.capture.feed import Feed, restart
 from headwater.capture.ledger import last_state
 from headwater.capture.pgplace import anew
@@ -311,7 +311,8 @@ def test_a_capture_that_begins_anew_forgets_rows_that_are_gone(name, url, broker
     topic = f"{name}.public.t"
     with running(feed(name, url, broker.bootstrap, "t")):
         wait_until(lambda: len(table(events(broker.bootstrap, name), topic)) == 2)
-    execute(url, f"SELECT pg_drop_replication_slot('{slot_name(name)}')", "DELETE FROM t WHERE id = 1")
+    drop_slots(url)
+    execute(url, "DELETE FROM t WHERE id = 1")
     restart(broker.bootstrap, name, anew())
     with running(feed(name, url, broker.bootstrap, "t")):
         wait_until(lambda: list(table(events(broker.bootstrap, name), topic)) == ['{"id": 2}'])
