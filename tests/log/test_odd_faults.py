@@ -12,6 +12,7 @@ from headwater.log import compaction
 from headwater.log.broker import Broker
 from headwater.log.group_record import Committed
 from headwater.log.memory import MemoryDisk
+from headwater.log.producer import Marker
 from headwater.record import TRANSACTIONAL, BatchHeader, Record, encode_batch, read_batch
 from headwater.testing import SettableClock
 from protocol import Client
@@ -396,3 +397,72 @@ def test_a_batch_that_lost_its_youngest_record_says_so():
         await broker.close()
 
     asyncio.run(life(SettableClock()))
+
+
+def test_a_marker_that_was_compacted_is_not_told_of_after_the_policy_has_changed():
+    disk, clock = MemoryDisk(), SettableClock()
+
+    async def life() -> None:
+        broker = Broker(FOLDER, disk=disk, clock=clock)
+        topic = broker.catalog.create("t", 1, COMPACTED)
+        partition = topic.partitions[0]
+        producer = {"producer_id": 1, "producer_epoch": 0, "attributes": TRANSACTIONAL}
+        partition.append(batch(b"k", b"aborted", clock, base_sequence=0, **producer), now_ms=clock.now_ms())
+        partition.append_marker(Marker(1, 0, commit=False), clock.now_ms())
+        for number in range(1, 4):
+            data = batch(b"%d" % number, b"v", clock, base_sequence=number, **producer)
+            partition.append(data, now_ms=clock.now_ms())
+            partition.append_marker(Marker(1, 0, commit=True), clock.now_ms())
+            partition.roll()
+            await broker.committed()
+            await broker.retention.look_after(partition)
+            clock.advance(2 * DAY_S)
+        assert not partition.producers.aborted
+        broker.catalog.configure(topic, {"cleanup.policy": "delete", "retention.ms": "-1"})
+        await broker.retention.close()
+        again = Broker(FOLDER, disk=disk.power_cut(), clock=clock)
+        assert not again.catalog.topics["t"].partitions[0].producers.aborted
+        assert len((await Client(again).read("t", 0))[0]) == 3
+        await again.close()
+
+    asyncio.run(life())
+
+
+def test_a_group_that_the_disk_refuses_to_forget_is_kept_and_its_deletion_answered():
+    async def life() -> None:
+        disk = MemoryDisk()
+        broker = Broker(FOLDER, disk=disk)
+        client = Client(broker)
+        broker.catalog.create("t", 1)
+        assert await commit(client, "g", 40) == ErrorCode.NONE
+        disk.full_after_bytes = 0
+        answer = await client.call("DeleteGroups", 1, groups_names=["g"])
+        assert answer.results[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
+        answer = await client.call("OffsetDelete", 0, group_id="g", topics=topics)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert broker.offsets.of("g")["t", 0].offset == 40
+        disk.full_after_bytes = None
+        await broker.close()
+
+    asyncio.run(life())
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_the_first_round_after_a_start_keeps_no_file_of_each_partition_open(tmp_path):
+    async def life() -> None:
+        broker = Broker(tmp_path)
+        broker.catalog.create("t", 50, {"retention.ms": "-1", "segment.ms": str(2**62)})
+        for partition in range(50):
+            await Client(broker).produce("t", partition, [b"x"])
+        await broker.close()
+        again = Broker(tmp_path)
+        before = open_files()
+        await again.retention.look_after_all()
+        assert open_files() < before + 10
+        await again.close()
+
+    asyncio.run(life())
