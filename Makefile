@@ -6,7 +6,7 @@ JOINS  := q3,q4,q5,q7,q8,q9,q13,q20
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-logic bench-stores bench-delivery bench-capture bench-recovery bench-report soak clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-logic bench-stores bench-delivery bench-capture bench-recovery bench-commits bench-report soak soak-log clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -24,7 +24,7 @@ lint: $(VENV)/.setup  ## ruff and mypy
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs: 100,000 short and 200 long lives of the log in virtual time, 300 power cuts, 300 kills of the log, 610 of pipelines, 300 of sinks, their stores, their receiver and the log, 225 of captures and their databases, 12 losses of a cluster, 100 orders of arrival, 100 histories of tables, a key with a million rows, 100,000 fuzzed requests; KIND=stage SEEDS=0-9 for a slice
+test-faults: $(VENV)/.setup $(VENV)/.setup-test  ## the long runs, more than a day of them: lives in virtual time, kills, power cuts, histories, queries, values; KIND=stage SEEDS=0-9 for a slice
 	@$(BIN)/python tests/crash/faults.py $(if $(KIND),--kind $(KIND)) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-log: $(VENV)/.setup $(VENV)/.setup-test  ## the embedded log against Apache Kafka
@@ -69,6 +69,10 @@ bench-recovery: $(VENV)/.setup $(VENV)/.setup-test  ## how long a view is away: 
 	@KEYS=$(or $(KEYS),200000) RECORDS=$(or $(RECORDS),2000000) $(BIN)/python bench/recovery.py
 	@$(BIN)/python bench/report.py
 
+bench-commits: $(VENV)/.setup $(VENV)/.setup-test  ## CPU-seconds beside an earlier commit, five pairs in turns (about 20 minutes); BASE=8d0287d, PROBES=log,stage,capture
+	@BASE=$(or $(BASE),HEAD~1) PROBES=$(PROBES) $(BIN)/python bench/commits.py
+	@$(BIN)/python bench/report.py
+
 bench-stores: $(VENV)/.setup  ## LMDB, SQLite and a dict as keyed state, with workers that change shards
 	@$(BIN)/python bench/stores.py
 
@@ -76,7 +80,11 @@ bench-delivery: $(VENV)/.setup $(VENV)/.setup-test  ## rows a second from a topi
 	@ROWS=$(or $(ROWS),1000000) $(BIN)/python bench/delivery.py $(ARGS)
 	@$(BIN)/python bench/report.py
 
-soak: $(VENV)/.setup $(VENV)/.setup-test  ## 40 minutes under load: memory, files and threads stay flat; FULL_MINUTES=, THIRD_MINUTES=
+soak: $(VENV)/.setup $(VENV)/.setup-test  ## a day of the shop in an hour, with restarts, pauses and a rebuild: totals equal the generator's, memory, files and starts stay flat; MINUTES=6 for a trial
+	@$(BIN)/python bench/day/run.py --minutes $(or $(MINUTES),60) $(ARGS)
+	@$(BIN)/python bench/report.py
+
+soak-log: $(VENV)/.setup $(VENV)/.setup-test  ## the broker alone, 40 minutes under load: memory, files and threads stay flat; FULL_MINUTES=, THIRD_MINUTES=
 	@FULL_MINUTES=$(or $(FULL_MINUTES),10) THIRD_MINUTES=$(or $(THIRD_MINUTES),30) $(BIN)/python bench/soak.py $(ARGS)
 	@$(BIN)/python bench/report.py
 

@@ -1,4 +1,4 @@
-"""make soak: ten minutes at full load, then thirty at a third of it with clients coming and going; memory, files and threads stay flat.
+"""make soak-log: ten minutes at full load, then thirty at a third of it with clients coming and going; memory, files and threads stay flat.
 
 Full load is what two producers and two groups of consumers, each a process with confluent-kafka, do as fast as they can. Retention
 keeps the topics small, so that segments come and go all the time. The broker is looked at every few seconds. Flat means: the median of

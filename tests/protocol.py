@@ -33,8 +33,12 @@ class Client:
         self._sequences: dict[tuple[int, str, int], itertools.count] = {}
 
     async def call(self, name: str, version: int, **fields: object) -> Message:
+        return await self.exchange(name, version, build(layout(name, "request"), "", fields))
+
+    async def exchange(self, name: str, version: int, message: Message) -> Message:
+        """The answer to a request that is made already."""
         request, response = layout(name, "request"), layout(name, "response")
-        frame = bytearray(b"".join(request.encode(version, build(request, "", fields))))
+        frame = bytearray(b"".join(request.encode(version, message)))
         body = request.decode(version, memoryview(frame))
         handler = HANDLERS[request.api.key]
         answer = handler.function(

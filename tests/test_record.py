@@ -31,3 +31,12 @@ def test_lz4_is_written_in_independent_blocks_since_java_reads_no_others(value: 
     assert batch[HEADER_BYTES : HEADER_BYTES + 4] == bytes.fromhex("04224d18")
     assert batch[HEADER_BYTES + 4] & 0x20
     assert [record.value for record in open_batch(batch)] == [value]
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_batch_that_has_lost_all_its_records_is_not_compressed(codec: int):
+    header = BatchHeader.read(packed([b"gone"]))
+    empty = reencode_batch(header._replace(attributes=codec), [])
+    assert BatchHeader.read(empty).compression == 0
+    assert len(empty) == HEADER_BYTES
+    assert open_batch(empty) == []

@@ -8,6 +8,7 @@ import pytest
 
 from headwater.errors import UsageError
 from headwater.schema import Event, columns, ddl, encode, key_text, reason
+from headwater.view.query import parse
 
 
 class Address(Event):
@@ -96,6 +97,9 @@ def test_an_encoded_event_decodes_to_itself():
         ([42], "42"),
         ([True], "true"),
         ([None], "[null]"),
+        (["[null]"], '["[null]"]'),
+        (["[a"], "[a"),
+        (['["a"]'], '["[\\"a\\"]"]'),
         ([Decimal("1.50")], "1.50"),
         ([datetime(2026, 1, 5, 10, tzinfo=timezone(timedelta(hours=1)))], "2026-01-05T09:00:00.000000Z"),
         (["de", 42], '["de",42]'),
@@ -120,3 +124,11 @@ def test_key_text_is_one_value_as_text_and_several_as_a_compact_array(values, te
 )
 def test_the_reason_why_a_record_is_no_event_is_readable(value, text):
     assert text in reason(value, Order)
+
+
+@pytest.mark.parametrize("year", [1, 44, 999, 1000, 9999])
+def test_a_year_has_four_digits_on_the_wire(year):
+    moment = datetime(year, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+    text = f"{year:04}-12-31T23:59:59.999999Z"
+    assert key_text([moment]) == key_text([moment.replace(tzinfo=None)]) == text
+    assert parse([("at", f"{year:04}-12-31T23:59:59.999999Z")]).filters[0].value == text

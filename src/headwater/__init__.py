@@ -36,7 +36,17 @@ if TYPE_CHECKING:
         versions,
     )
     from headwater.position import Position
-    from headwater.relations import average_of, count_of, group, join, max_of, min_of, newest_of, sum_of
+    from headwater.relations import (
+        average_of,
+        count_of,
+        group,
+        join,
+        max_of,
+        min_of,
+        newest_of,
+        sum_of,
+        valid,
+    )
     from headwater.schema import Event
     from headwater.write import Writer
 
@@ -78,6 +88,7 @@ __all__ = [
     "sliding",
     "sum_of",
     "unmatched",
+    "valid",
     "versions",
 ]
 
@@ -109,6 +120,7 @@ _HOMES = {
     "sliding": "operators",
     "sum_of": "relations",
     "unmatched": "operators",
+    "valid": "relations",
     "versions": "operators",
 }
 

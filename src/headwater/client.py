@@ -19,7 +19,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from headwater.access import Log, access
 from headwater.clock import SystemClock
@@ -157,8 +157,8 @@ class Client:
     """Questions to a log, answered within ``timeout_s`` or with a MachineError. Any thread may call.
 
     A log that is away is asked again until then; one that refuses us, for its certificate or our password, ends the
-    question at once. Only ``ensure_topics`` is an admin request: librdkafka may abort the process when the log goes
-    away under one.
+    question at once. Only ``ensure_topics`` and ``config`` are admin requests: librdkafka may abort the process when the
+    log goes away under one.
     """
 
     def __init__(self, log: Log, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -223,6 +223,16 @@ class Client:
             if self._clock.monotonic() >= limit:
                 raise self._unreachable(f"topic {min(missing)!r} was created and is not known")
             self._pause.wait(RETRY_S)
+
+    def config(self, topic: str) -> dict[str, str]:
+        """The settings of a topic by Kafka's names."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        asked = admin(self.log)  # kept until the answer: a client without owner ends its requests
+        try:
+            found = asked.describe_configs([resource])[resource].result(self._timeout_s)
+        except (KafkaException, TimeoutError) as error:
+            raise self._unreachable(str(error)) from error
+        return {name: str(entry.value) for name, entry in found.items()}
 
     def end_offsets(self, topics: Iterable[str], *, uncommitted: bool = False) -> dict[tuple[str, int], int]:
         """The offset behind the last record of every partition; a topic that does not exist has none."""

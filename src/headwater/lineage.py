@@ -28,6 +28,8 @@ class Mark(msgspec.Struct, frozen=True):
     """The views among its inputs."""
     shadow: bool = False
     """Of a run that is only prepared beside the live one: nobody reads it yet."""
+    columns: dict[str, str] = {}
+    """The columns of the view's rows in Spark's notation."""
 
 
 class History(msgspec.Struct, frozen=True):
@@ -50,6 +52,11 @@ class History(msgspec.Struct, frozen=True):
     def views(self) -> tuple[str, ...]:
         """The views that it reads."""
         return self.results[-1].views if self.results else ()
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The columns of its rows."""
+        return self.results[-1].columns if self.results else {}
 
     def covering(self, position: Position) -> Position | None:
         """The outputs of the first result that covers a position of its inputs, or None while there is none; UsageError for foreign topics."""

@@ -179,8 +179,13 @@ def encode_batch(
 def reencode_batch(
     header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None = None
 ) -> bytes:
-    """A batch with fewer of its records: offsets, producer and compression stay as they were."""
+    """A batch with fewer of its records: offsets, producer and compression stay as they were.
+
+    One without records is not compressed, as with Apache Kafka: librdkafka ends its process when nothing comes out of a codec.
+    """
     attributes, base_timestamp = header.attributes, header.base_timestamp
+    if not records:
+        attributes &= ~COMPRESSION_MASK
     if delete_horizon_ms is not None:
         attributes, base_timestamp = attributes | DELETE_HORIZON, delete_horizon_ms
     body = b"".join(
@@ -196,7 +201,7 @@ def reencode_batch(
         *producer,
         len(records),
     )
-    return frame(header.base_offset, fields, _compress(header.compression, body))
+    return frame(header.base_offset, fields, _compress(attributes & COMPRESSION_MASK, body))
 
 
 def frame(base_offset: int, fields: tuple[int, ...], body: bytes) -> bytes:

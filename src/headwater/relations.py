@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from headwater.pipeline.grouped import Newest
 
-__all__ = ["average_of", "count_of", "group", "join", "max_of", "min_of", "newest_of", "sum_of"]
+__all__ = ["average_of", "count_of", "group", "join", "max_of", "min_of", "newest_of", "sum_of", "valid"]
 
 
 def join(
@@ -76,3 +76,14 @@ def newest_of(columns: str | Sequence[str], *, order: str | Sequence[str], limit
     return Newest(
         names, (order,) if isinstance(order, str) else tuple(order), limit, isinstance(columns, str)
     )
+
+
+def valid(rows: "DataFrame", *, since: str = "", until: str = "") -> "DataFrame":
+    """The rows that are valid now, by the clock: from the time in the column ``since`` up to, not with, the one in ``until``.
+
+    A row comes when its time has come and goes when it is over, to the second, although nothing is written then. Null is no bound, as is a column that is not
+    given. Of a stream each event is a row; of a table rows still change and go.
+    """
+    from headwater.pipeline import valid as operator
+
+    return operator.valid(rows, since, until)

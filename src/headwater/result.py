@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headwater.client import Client
+from headwater.formats import RESULT
 
 __all__ = [
     "RESULTS_KEPT",
@@ -116,6 +117,8 @@ class Heard(msgspec.Struct, frozen=True, array_like=True):
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One batch of one run, complete."""
 
+    format: int = 1
+    """Of the result, and of the view's records and late records that it speaks of."""
     run: str
     batch: int
     inputs: dict[str, dict[int, int]]
@@ -265,4 +268,8 @@ def current(found: list[Result]) -> Result | None:
 
 
 def _decoded(record: Any) -> Result:
-    return msgspec.json.decode(record.value(), type=Result)
+    name = record.topic()
+    reset = (
+        f"rebuild the view from the log: headwater view reset {name.removesuffix(topic(''))} --accept-loss"
+    )
+    return RESULT.decode(record.value(), Result, f"a result in {name}", reset)

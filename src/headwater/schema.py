@@ -5,6 +5,8 @@ Nothing here imports Spark; a schema is Spark's own notation (DDL text), which e
 """
 
 import base64
+import math
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -125,10 +127,16 @@ def wire(value: Any) -> Any:
 def _stamp(value: datetime) -> str:
     """A moment in UTC with microseconds; one without a zone is taken for UTC."""
     utc = value.astimezone(UTC) if value.tzinfo else value
-    return utc.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return f"{utc.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
-TEXTS: dict[type, Callable[[Any], str]] = {
+def _double(value: float) -> float | str:
+    """JSON has no infinity and nothing that is no number; Spark reads and writes these texts for them."""
+    return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+
+
+TEXTS: dict[type, Callable[[Any], Any]] = {
+    float: _double,
     datetime: _stamp,
     date: date.isoformat,
     Decimal: lambda value: format(value, "f"),
@@ -136,12 +144,28 @@ TEXTS: dict[type, Callable[[Any], str]] = {
 }
 
 
+ESCAPE = re.compile(r"\\(?:u00(..)|.)")
+
+
+def _as_spark_does(escape: re.Match[str]) -> str:
+    """Spark writes the number of a control character with capital letters."""
+    return f"\\u00{escape[1].upper()}" if escape[1] else escape[0]
+
+
+def _looks_like_array(text: str) -> bool:
+    return text == "[null]" or text.startswith('["')
+
+
 def key_text(values: Sequence[Any]) -> str:
-    """A record's key: one value as text, several as a compact JSON array; a lone null is ``[null]``."""
-    if len(values) != 1 or values[0] is None:
-        return msgspec.json.encode([wire(value) for value in values]).decode()
-    text = wire(values[0])
-    return text if isinstance(text, str) else msgspec.json.encode(text).decode()
+    """A record's key: one value as text, several as a compact JSON array; a lone null is ``[null]``.
+
+    A lone text that looks like one of these, ``[null]`` or what begins with ``["``, is an array too.
+    """
+    wired = [wire(value) for value in values]
+    if len(wired) != 1 or wired[0] is None or (isinstance(wired[0], str) and _looks_like_array(wired[0])):
+        array = msgspec.json.encode(wired).decode()
+        return ESCAPE.sub(_as_spark_does, array) if "\\u" in array else array
+    return wired[0] if isinstance(wired[0], str) else msgspec.json.encode(wired[0]).decode()
 
 
 def reason(value: bytes | None, event: type[Event]) -> str:

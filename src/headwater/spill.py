@@ -16,17 +16,19 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from crc32c import crc32c
 
 from headwater.errors import StorageError, UsageError
+from headwater.formats import SPILL
 from headwater.outgoing import Record
 
 __all__ = ["HEADER", "Ends", "Mark", "Spill"]
 
 FRAME = struct.Struct(">II")
-VERSION = 1
+VERSION = SPILL.newest
 FILES = 8
 """Files that the bound is divided among; one goes when all its records are in the log."""
 HEADER = "spill"
@@ -44,6 +46,7 @@ class Mark(msgspec.Struct, frozen=True):
     id: str
     sent: int = 0
     ends: Ends = {}
+    format: int = 1
 
 
 class Spill:
@@ -59,18 +62,22 @@ class Spill:
         self._lock = threading.Lock()
         folder.mkdir(0o700, parents=True, exist_ok=True)
         self._held = _hold(folder)
-        self.mark = self._read_mark()
-        self._sizes: dict[int, int] = {}
-        """Bytes by the number that a file begins with."""
-        self.end = self.mark.sent
-        """The number that the next record gets."""
-        self._tail = -1
-        """The file that is written, as a descriptor."""
-        self._place = (self.mark.sent, 0)
-        """Where the next unsent record is: the first number of its file, and the byte."""
-        self._ahead = (0, self._place)
-        """How many records were given out by `first`, and where those behind them are."""
-        self._recover()
+        try:
+            self.mark = self._read_mark()
+            self._sizes: dict[int, int] = {}
+            """Bytes by the number that a file begins with."""
+            self.end = self.mark.sent
+            """The number that the next record gets."""
+            self._tail = -1
+            """The file that is written, as a descriptor."""
+            self._place = (self.mark.sent, 0)
+            """Where the next unsent record is: the first number of its file, and the byte."""
+            self._ahead = (0, self._place)
+            """How many records were given out by `first`, and where those behind them are."""
+            self._recover()
+        except BaseException:
+            os.close(self._held)
+            raise
 
     @property
     def waiting(self) -> int:
@@ -127,7 +134,7 @@ class Spill:
         """What `first` gave last is in the log; what comes behind it will stand behind ``ends``."""
         with self._lock:
             count, place = self._ahead
-            self._write_mark(Mark(self.mark.id, self.mark.sent + count, ends))
+            self._write_mark(msgspec.structs.replace(self.mark, sent=self.mark.sent + count, ends=ends))
             self._place, self._ahead = place, (0, place)
             self._forget()
 
@@ -209,12 +216,12 @@ class Spill:
 
     def _read_mark(self) -> Mark:
         try:
-            return msgspec.json.decode((self.folder / MARK).read_bytes(), type=Mark)
+            return SPILL.decode((self.folder / MARK).read_bytes(), Mark, f"spill file {self.folder / MARK}")
         except FileNotFoundError:
             pass
         except msgspec.MsgspecError as error:
             raise StorageError(f"{self.folder / MARK} cannot be read", got=str(error)) from error
-        made = Mark(uuid.uuid4().hex[:16])
+        made = Mark(uuid.uuid4().hex[:16], format=SPILL.newest)
         self._write_mark(made)
         return made
 
@@ -251,9 +258,20 @@ def _bodies(path: Path, start: int, end: int, count: int) -> tuple[list[Body], i
             body = file.read(length)
             if len(body) < length or crc32c(body) != checksum:
                 break
-            found.append(msgspec.msgpack.decode(body, type=Body))
+            found.append(_body(body, path))
             start += FRAME.size + length
     return found, start
+
+
+def _body(data: bytes, path: Path) -> Body:
+    try:
+        found: Body = msgspec.msgpack.decode(data, type=Body)
+    except msgspec.ValidationError:
+        version = msgspec.msgpack.decode(data, type=list[Any])[0]
+        SPILL.check(version if isinstance(version, int) else 1, f"spill file {path}")
+        raise
+    SPILL.check(found[0], f"spill file {path}")
+    return found
 
 
 def _hold(folder: Path) -> int:

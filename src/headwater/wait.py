@@ -7,7 +7,7 @@ outputs. These are a position again: of the view, for whoever waits for what rea
 
 import contextlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -140,6 +140,10 @@ class Follower:
     def complete(self, view: str, held: Position) -> int | None:
         """What `History.complete` says now, and not more than the views that it reads."""
         return lineage.complete(self._histories, view, held)
+
+    def columns(self, view: str) -> Mapping[str, str]:
+        """The types of a view's columns in Spark's notation, by the newest of its results."""
+        return self._history(view).columns
 
     def caught_up(self, view: str) -> bool:
         """Whether the results that were there when a view was first followed have been read."""

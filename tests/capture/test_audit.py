@@ -219,3 +219,21 @@ def test_rows_with_large_values_that_an_update_left_as_they_are_are_no_differenc
         execute(url, "UPDATE t SET n = 1 WHERE id = 2")
         wait_until(lambda: values(log, topic).get('{"id":2}', {}).get("op") == "u")
         assert declared.audit(name, log, "t").differences == []
+
+
+def test_records_that_are_no_events_are_differences_that_a_repair_mends(name, url, broker):
+    execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 9)")
+    log, topic = broker.bootstrap, f"{name}.public.t"
+    declared = Postgres(url, ["t"])
+    with running(Feed(name, declared.open(name, None), log)):
+        streaming(url, slot_name(name))
+        wait_until(lambda: len(values(log, topic)) == 9)
+        event = values(log, topic)['{"id":4}']
+        plant(log, topic, ('{"id":2}', "plain"), ('{"id":3}', {"no": "event"}), ('{"id":8}', 5))
+        plant(log, topic, ('{"id":4}', event | {"source": {"alien": 1}}), ('{"id":77}', {}))
+        found = declared.audit(name, log, "t").differences
+        assert [(each.table_rows, each.topic_rows) for each in found] == [(9, 9), (0, 1)]
+        command = Command("snapshot", table="public.t", ranges=tuple(each.within for each in found))
+        send(log, name, command)
+        finished(log, name, command.id)
+        assert declared.audit(name, log, "t").differences == []

@@ -11,9 +11,10 @@ import pytest
 from captured import by_key, committed, events, execute, running
 from captured import database as new_database
 from capturedb import Shop
-from headwater.capture import MariaDB, Polling, Postgres, Sqlite
+from headwater.capture import MariaDB, Polling, Postgres, Sqlite, ledger
 from headwater.capture.declared import Database
 from headwater.capture.feed import Feed, restart
+from headwater.errors import MachineError
 from servers import both_logs, wait_until
 
 Run = Callable[[str], Any]
@@ -150,6 +151,40 @@ def test_rows_of_a_table_that_is_emptied_are_deleted_one_by_one(captured, bootst
     gone = sorted(event.key["id"] for event in said if event.value["op"] == "d")
     assert gone.count(1) == gone.count(3) == 1, "what is gone already is not deleted again"
     database.remove(name)
+
+
+@both_logs
+def test_a_table_is_truncated_and_begins_again_where_its_topic_is_compacted(captured, bootstrap, tmp_path):
+    """Such a topic takes no record without a key, and a truncate has none."""
+    database, of, run = captured
+    if database.kind == "polling":
+        pytest.skip("polling does not see deletes")
+    name, log = f"c{uuid.uuid4().hex[:8]}", bootstrap
+
+    def feed() -> Feed:
+        return Feed(name, database.open(name, tmp_path), log, config={"cleanup.policy": "compact"})
+
+    run("CREATE TABLE item (id INTEGER PRIMARY KEY, price INTEGER)")
+    run("INSERT INTO item VALUES (1, 10), (2, 20), (3, 30)")
+    with running(feed()):
+        wait_until(lambda: len(known_by_key(log, f"{name}.{of}")) == 3)
+        for statement in EMPTYING[database.kind]:
+            run(statement)
+        wait_until(lambda: known_by_key(log, f"{name}.{of}") == {2: 22})
+    restart(log, name, database.anew())
+    database.remove(name)
+    run("DELETE FROM item WHERE id = 2")
+    run("INSERT INTO item VALUES (6, 60)")
+    with running(feed()):
+        wait_until(lambda: known_by_key(log, f"{name}.{of}") == {6: 60})
+    database.remove(name)
+
+
+def test_a_state_that_cannot_be_read_is_the_fault_of_the_machine(monkeypatch):
+    """The loop waits for a log that is away; another error would end it."""
+    monkeypatch.setattr(ledger, "READ_S", 0.5)
+    with pytest.raises(MachineError):
+        ledger.last_state("127.0.0.1:9", "shop")
 
 
 def test_rows_of_a_large_transaction_that_a_truncate_takes_back_are_deleted(postgres, broker, tmp_path):

@@ -71,3 +71,47 @@ def test_other_statements_take_no_rows_away(statement):
 def test_a_database_goes_with_all_its_tables():
     assert effect("DROP DATABASE IF EXISTS `d`", "").databases == ("d",)
     assert effect("CREATE OR REPLACE SCHEMA d", "").databases == ("d",)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "RENAME TABLE o TO gone",
+        "rename tables if exists o wait 5 to gone",
+        "RENAME TABLE o NOWAIT TO other.gone",
+        "ALTER TABLE o RENAME TO gone",
+        "ALTER TABLE `o` RENAME AS gone",
+        "ALTER TABLE o RENAME = gone",
+        "ALTER TABLE IF EXISTS o WAIT 3 ADD COLUMN x int, RENAME gone",
+    ],
+)
+def test_a_renamed_table_is_emptied_and_its_new_name_has_rows_that_nobody_sends(statement):
+    found = effect(statement, "d")
+    assert found.emptied == (("d", "o"),)
+    assert found.torn in {(("d", "gone"),), (("other", "gone"),)}
+
+
+def test_a_swap_of_tables_gives_each_name_the_rows_of_another():
+    found = effect("RENAME TABLE o TO gone, new TO o", "d")
+    assert set(found.torn) == {("d", "gone"), ("d", "o")}
+    assert set(found.emptied) == {("d", "o"), ("d", "new")}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE o RENAME COLUMN a TO b",
+        "ALTER TABLE o RENAME INDEX a TO b",
+        "ALTER TABLE o RENAME KEY a TO b",
+        "RENAME USER a TO b",
+        "ALTER TABLE o COMMENT 'RENAME TO x'",
+    ],
+)
+def test_other_things_are_renamed_without_a_loss_of_rows(statement):
+    found = effect(statement, "d")
+    assert (found.emptied, found.torn) == ((), ())
+
+
+def test_a_table_whose_file_is_exchanged_is_torn():
+    assert effect("ALTER TABLE o IMPORT TABLESPACE", "d").torn == (("d", "o"),)
+    assert effect("ALTER TABLE o DISCARD TABLESPACE", "d").torn == (("d", "o"),)

@@ -47,11 +47,21 @@ class Kind:
 
 STAGE = "pipeline/test_stage_kill.py"
 LIFE = "simulation/test_simulation.py"
+PROCESSES = "simulation/test_processes.py"
 KINDS = {
     "power": Kind("crash/test_power_cut.py", "power cuts", 10, (0, 29)),
     "simulation": Kind(LIFE, "lives", 1000, (0, 99), "SIMULATION_SEED", "SIMULATION_LIVES"),
     "simulation-long": Kind(
         LIFE, "lives", 10, (0, 19), "SIMULATION_SEED", "SIMULATION_LIVES", variant="simulation-long"
+    ),
+    "simulation-views": Kind(
+        "simulation/test_driven.py", "lives", 100, (0, 19), "SIMULATION_SEED", "SIMULATION_LIVES"
+    ),
+    "simulation-captures": Kind(
+        PROCESSES, "lives", 100, (0, 19), "SIMULATION_SEED", "SIMULATION_LIVES", variant="simulation-captures"
+    ),
+    "simulation-sinks": Kind(
+        PROCESSES, "lives", 100, (0, 19), "SIMULATION_SEED", "SIMULATION_LIVES", variant="simulation-sinks"
     ),
     "kill": Kind("crash/test_broker_kill.py", "kills", 10, (0, 29)),
     "stage": Kind(STAGE, "kills", 10, (0, 29), variant="stage", tells=True),
@@ -65,10 +75,15 @@ KINDS = {
     "tables": Kind(
         "pipeline/test_any_tables.py", "histories of tables", 1, (0, 99), "TABLES_SEED", "TABLES_SEEDS"
     ),
+    "sql": Kind("pipeline/test_any_query.py", "queries", 12, (0, 166), "SQL_SEED", "SQL_PROGRAMS"),
+    "versions": Kind(
+        "pipeline/test_versions.py", "changed views", 1, (0, 259), "VERSIONS_SEED", "VERSIONS_SEEDS"
+    ),
     "skew": Kind("pipeline/test_skew.py", "rows of a key", 1_000_000, (0, 0), "SKEW_SEED", "SKEW_ROWS"),
     "capture": Kind("capture/test_capture_kill.py", "kills", 10, (0, 9)),
     "capture-mariadb": Kind("capture/test_mariadb_kill.py", "kills", 10, (0, 9)),
     "capture-large": Kind("capture/test_large.py", "kills", 5, (0, 4), rows=1_000_000),
+    "values": Kind("capture/test_values.py", "tables of values", 1, (0, 99), "VALUES_SEED", "VALUES_ROUNDS"),
     "cluster": Kind("deploy/test_cluster.py", "losses", 4, (0, 2), "CLUSTER_SEED", "CLUSTER_LOSSES"),
     "fuzz": Kind("kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
 }

@@ -128,3 +128,84 @@ def test_large_values_that_an_update_does_not_touch_stay_in_tables_of_captures(s
     assert (row["price"], len(row["description"]), row["marks"]) == (11, 64_000, [*range(1, 2001)])
     assert [(len(row["description"]), row["price"]) for row in shop.table(mean).values()] == [(64_000, 11)]
     assert shop.table(view) == rows(app, shop.settings)[view]
+
+
+class Reading(hw.Event):
+    number: int
+    name: str
+    on: bool
+    day: date
+    at: datetime
+    price: Decimal
+    raw: bytes
+    v: int
+
+
+class Closed(hw.Event):
+    day: date
+    v: int
+
+
+def test_a_deleted_row_is_taken_out_whatever_the_types_of_its_key_are(shop, postgres):
+    url, name = database(postgres.url), shop.name("keys").replace("-", "_")
+    readings, closed = shop.name("readings"), shop.name("closed")
+    key = ["number", "name", "on", "day", "at", "price", "raw"]
+    app = hw.App("shop")
+    app.table("reading", Reading, key=key, topic=f"{name}.public.reading", envelope="debezium")
+    app.table("closing", Closed, key="day", topic=f"{name}.public.closing", envelope="debezium")
+    app.sql(readings, "SELECT * FROM reading", key=key)
+    app.sql(closed, "SELECT * FROM closing", key="day")
+    execute(
+        url,
+        'CREATE TABLE reading (number bigint, name text, "on" boolean, day date, at timestamptz, price numeric(20, 4),'
+        ' raw bytea, v int, PRIMARY KEY (number, name, "on", day, at, price, raw))',
+        "CREATE TABLE closing (day date PRIMARY KEY, v int)",
+        *(
+            f"INSERT INTO reading VALUES ({number}, {text}, {flag}, '{day}', '{at}', {price}, '{raw}', {v})"
+            for v, (number, text, flag, day, at, price, raw) in enumerate(KEYS)
+        ),
+        *(f"INSERT INTO closing VALUES ('{values[3]}', {v})" for v, values in enumerate(KEYS)),
+    )
+
+    def left(table: str) -> list[int]:
+        return sorted(row["v"] for row in by_key(events(shop.log, name), f"{name}.public.{table}").values())
+
+    def shown(view: str) -> list[int]:
+        return sorted(row["v"] for row in shop.table(view).values())
+
+    source = PostgresSource(name, url, ("reading", "closing"), decimals="string")
+    with running(Feed(name, source, shop.log)):
+        wait_until(lambda: left("closing") == [0, 1, 2, 3], 30, "the rows")
+        Runner(app, shop.settings).once()
+        assert (shown(readings), shown(closed)) == ([0, 1, 2, 3], [0, 1, 2, 3])
+        execute(url, "DELETE FROM reading WHERE v <> 1", "DELETE FROM closing WHERE v <> 1")
+        wait_until(lambda: left("closing") == [1], 30, "the deletes")
+        Runner(app, shop.settings).once()
+    drop_slots(url)
+
+    assert (shown(readings), shown(closed)) == ([1], [1])
+
+
+KEYS = [
+    (1, "'a'", True, "2020-01-01", "2020-01-01 00:00:00Z", "1.5", "\\x00ff"),
+    (
+        -9223372036854775808,
+        "'it''s \"é\" []'",
+        False,
+        "1969-12-31",
+        "1969-12-31 23:59:59.999999Z",
+        "-0.0001",
+        "",
+    ),
+    (0, "''", True, "1000-01-01", "1000-01-01 00:00:00Z", "0", "\\x22"),
+    (
+        9223372036854775807,
+        "E'\\\\n'",
+        False,
+        "9999-12-31",
+        "9999-12-31 23:59:59Z",
+        "9999999999999999",
+        "\\x5b",
+    ),
+]
+"""Values of a key: one of everyday, and the edges of each type."""

@@ -58,6 +58,7 @@ class Engine:
     def batch(
         self,
         *,
+        asking: int = 0,
         planning: int = 0,
         held: int = 0,
         takes: int = 0,
@@ -65,11 +66,13 @@ class Engine:
         writes=(),
         jump: int = 0,
     ) -> None:
-        ends = self._cut()
-        planned_ms = self.clock.now_ms()
+        began_ms, ends = self.clock.now_ms(), {}
+        for topic in TOPICS:  # one source after the other
+            ends |= self._cut(topic)
+            self.wait(asking, looks=looks, writes=writes)
         self.wait(planning, looks=looks, writes=writes)
         self.clock.jump(jump)
-        planned = self.attention.when(planned_ms, self.done_ms)
+        planned = self.attention.when(began_ms, self.done_ms)
         self.wait(held, looks=looks, writes=writes)
         before = self._positions(self.read)
         sources = [{topic: found} for topic, found in self._positions(ends).items()]
@@ -98,19 +101,18 @@ class Engine:
         self.done_ms = self.attention.now_ms()
         self.hearing = Hearing(self.inputs, resumed(known, 0, self.attention.now_ms()), reached)
 
-    def _cut(self) -> dict[tuple[str, int], int]:
+    def _cut(self, topic: str) -> dict[tuple[str, int], int]:
         """As Spark limits a batch: a share of each partition, and one record at least."""
         ends = {}
-        for topic in TOPICS:
-            places = [place for place in self.log if place[0] == topic]
-            left = {place: len(self.log[place]) - self.read[place] for place in places}
-            total = sum(left.values())
-            for place in places:
-                share = self.records_max * left[place] / total if total else 0
-                cut = math.ceil(share) if share < 1 else math.floor(share)
-                ends[place] = self.read[place] + (
-                    min(left[place], cut) if total > self.records_max else left[place]
-                )
+        places = [place for place in self.log if place[0] == topic]
+        left = {place: len(self.log[place]) - self.read[place] for place in places}
+        total = sum(left.values())
+        for place in places:
+            share = self.records_max * left[place] / total if total else 0
+            cut = math.ceil(share) if share < 1 else math.floor(share)
+            ends[place] = self.read[place] + (
+                min(left[place], cut) if total > self.records_max else left[place]
+            )
         return ends
 
     @staticmethod
@@ -133,6 +135,7 @@ steps = st.one_of(
     st.tuples(st.just("wait"), lengths, st.booleans(), writers),
     st.tuples(
         st.just("batch"),
+        lengths,
         lengths,
         lengths,
         lengths,
@@ -162,8 +165,16 @@ def test_events_that_come_in_order_are_never_late_however_slow_the_driver_is(
             case "wait":
                 engine.wait(what[0], looks=what[1], writes=what[2])
             case "batch":
-                planning, held, takes, looks, writes, jump = what
-                engine.batch(planning=planning, held=held, takes=takes, looks=looks, writes=writes, jump=jump)
+                asking, planning, held, takes, looks, writes, jump = what
+                engine.batch(
+                    asking=asking,
+                    planning=planning,
+                    held=held,
+                    takes=takes,
+                    looks=looks,
+                    writes=writes,
+                    jump=jump,
+                )
             case "restart":
                 engine.restart(what[0], what[1])
     while engine.read != {place: len(log) for place, log in engine.log.items()}:
@@ -181,6 +192,23 @@ def test_a_batch_longer_than_idle_moves_no_watermark_past_what_is_unread(way):
     engine.batch(**{way: 60_000}, writes=(("a", 0), ("b", 0)))
     engine.batch()
     engine.batch()
+
+
+def test_an_idle_partition_that_comes_back_while_spark_asks_the_other_sources_is_not_late():
+    engine = Engine(inputs(2, 3), 1_000_000)
+    for place in engine.log:
+        engine.write(place)
+    engine.batch()
+    for _ in range(5):
+        engine.wait(1_000, writes=(("b", 0),))
+        engine.batch()
+    engine.batch(asking=60_000, writes=(("a", 0), ("b", 0)))
+    engine.batch()
+    for _ in range(10):
+        engine.write(("a", 1), timed=False)
+        engine.wait(1_000, writes=(("b", 0),))
+        engine.batch()
+    assert engine.watermarks[-1] >= (engine.true_ms - 4_000) * 1000, "who brings no times holds up nobody"
 
 
 def test_a_partition_that_is_silent_while_the_driver_looks_holds_up_no_other():

@@ -237,7 +237,7 @@ def test_a_kill_leaves_the_old_shards_or_the_new_ones(shop, tmp_path, point, aft
     assert killed.returncode == -signal.SIGKILL
     run = results(Client(shop.bootstrap), view)[-1].run
     with closing(Progress(Topics(shop.bootstrap), view, run, SettableClock())) as progress:
-        progress.open(0)
+        progress.open(lambda: 0)
     assert shards(shop, "counted") == {after}
 
     shop.send(orders(40, start=40))

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,13 +12,18 @@ from hypothesis import strategies as st
 
 import headwater as hw
 from headwater.client import Client
+from headwater.clock import SystemClock
 from headwater.errors import MachineError, UsageError
 from headwater.graph import Stream
 from headwater.operate.reset import reset
 from headwater.pipeline import plan, split, time
 from headwater.pipeline.batch import rows
+from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.differing import PUBLISH
+from headwater.pipeline.observed import values
 from headwater.pipeline.prepare import prepare
 from headwater.pipeline.runner import Runner
+from headwater.pipeline.spark import Spark
 from headwater.pipeline.time import NEVER, Input, due_ms, heard, resumed, silent, watermark
 from headwater.result import Heard, Stragglers, results
 from headwater.testing import SettableClock
@@ -154,12 +160,12 @@ def test_what_was_observed_is_known_by_name_however_many_partitions_there_are(sp
     """Four columns are no stragglers: they may be the times of three partitions."""
     late_and_times = spark.createDataFrame([(2, 5, None, 7)], "late long, `0` long, `1` long, `2` long")
     row = late_and_times._jdf.head()
-    assert split.noted("s", row) == {"s/0": 5, "s/2": 7}
-    assert split.named(row) is None
+    assert split.noted("s", values(row)) == {"s/0": 5, "s/2": 7}
+    assert split.named(values(row)) is None
     kind = "late long, notes array<string>, stragglers long, named array<string>"
     row = spark.createDataFrame([(0, ['{"s/0":3}'], 2, ["0@8", ""])], kind)._jdf.head()
-    assert split.noted("s", row) == {"s/0": 3}
-    assert split.named(row) == (2, ["0@8"])
+    assert split.noted("s", values(row)) == {"s/0": 3}
+    assert split.named(values(row)) == (2, ["0@8"])
 
 
 @pytest.mark.spark
@@ -325,6 +331,27 @@ def test_a_device_a_year_ahead_makes_nobody_late(shop):
     assert last.late == 0
     assert last.watermark == int((BEGIN + timedelta(minutes=26)).timestamp()) * SECOND
     assert spark.startswith("2026-01-05T09:2")
+
+
+@pytest.mark.spark
+def test_spark_says_when_it_has_begun_to_look_for_the_records_of_a_batch(shop):
+    """It notes the time of a batch only after it has asked all sources, and the first of them was not silent until then."""
+    found = []
+
+    class Noting(Spark):
+        def compute(self, rows, plan, query):
+            checkpoint = Checkpoint(Path(plan.places[PUBLISH].files).parents[1])
+            found.append((self.began_ms(query), checkpoint.planned_ms(plan.batch), plan.now_us // 1000))
+            return super().compute(rows, plan, query)
+
+    shop.make("orders")
+    view, begun_ms = shop.name("windows"), SystemClock().now_ms()
+    for part in ([order(1, 0)], [order(2, 1)]):
+        shop.send(part)
+        Runner(app(shop, view), shop.settings, engine=Noting(shop.settings)).once()
+    assert len(found) == 2
+    for began_ms, planned_ms, now_ms in found:
+        assert begun_ms <= began_ms <= planned_ms <= now_ms
 
 
 @pytest.mark.spark

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import msgspec
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
 from headwater.graph import View
@@ -90,3 +91,77 @@ def test_columns_of_ours_are_left_out_but_the_version(spark):
 def test_a_key_without_an_exact_text_is_refused(spark, name):
     with pytest.raises(hw.UsageError, match=f"key column '{name}' has no exact text"):
         record(spark, name)
+
+
+ODD = [
+    "",
+    "a",
+    "[null]",
+    "[",
+    '["a"]',
+    "[1,2]",
+    "null",
+    "\x00",
+    "\x01\x1f\x7f",
+    "\u2028",
+    "😀",
+    "é",
+    'q"',
+    "back\\slash",
+    "/",
+    "<b>",
+    "\t\n\r\b\f",
+]
+
+
+def test_the_key_of_any_text_is_the_same_from_spark_and_from_python(spark):
+    rows = spark.createDataFrame([(each, 1) for each in [*ODD, None]], "s STRING, n INT")
+    alone, both = (wire.key_expression(rows.schema, key) for key in (("s",), ("s", "n")))
+    found = rows.selectExpr("s", f"{alone} AS alone", f"{both} AS both").collect()
+    assert [(row.alone, row.both) for row in found] == [
+        (key_text([row.s]), key_text([row.s, 1])) for row in found
+    ]
+    assert len({row.alone for row in found}) == len(found)
+
+
+SAME = [
+    "CAST(0.0 AS DOUBLE)", "CAST(-0.0D AS DOUBLE)", "CAST('NaN' AS DOUBLE)", "CAST(1.5 AS DOUBLE)", "CAST(NULL AS DOUBLE)",
+]  # fmt: skip
+IDENTITIES = {
+    "doubles": SAME,
+    "floats": [each.replace("DOUBLE", "FLOAT") for each in SAME],
+    "texts": ["'[null]'", "CAST(NULL AS STRING)", "'a'", "'[a'", "'[[a'", "''", "'[[null]'", "'[null'"],
+    "arrays": ["array('a, b')", "array('a', 'b')", "array('a')", "CAST(array(NULL) AS ARRAY<STRING>)", "CAST(NULL AS ARRAY<STRING>)", "array('[null]')"],
+    "arrays of doubles": ["array(0.0D)", "array(-0.0D)", "array(double('NaN'))", "array(0.0D, 0.0D)"],
+    "structs": [
+        "named_struct('a', 1, 'b', 'x')", "named_struct('a', 1, 'b', CAST(NULL AS STRING))", "named_struct('a', 2, 'b', 'x')",
+        "CAST(NULL AS STRUCT<a: INT, b: STRING>)",
+    ],
+    "spans": [
+        "named_struct('start', TIMESTAMP'2026-01-01 00:00:00Z', 'end', TIMESTAMP'2026-01-01 01:00:00Z')",
+        "named_struct('start', TIMESTAMP'2026-01-01 00:00:00Z', 'end', TIMESTAMP'2026-01-01 02:00:00Z')",
+    ],
+    "binary": ["X'00'", "X''", "CAST(NULL AS BINARY)", "X'0000'"],
+}  # fmt: skip
+
+
+def test_operators_tell_keys_apart_exactly_as_sql_does(spark):
+    for name, values in IDENTITIES.items():
+        rows = spark.sql(
+            f"SELECT * FROM VALUES {', '.join(f'({n}, {each})' for n, each in enumerate(values))} AS t(n, k)"
+        )
+        by_sql = {frozenset(row.n) for row in rows.groupBy("k").agg(F.collect_set("n").alias("n")).collect()}
+        for key in (("k",), ("k", "one")):
+            one = rows.selectExpr("*", "1 AS one")
+            text = F.expr(wire.identity_expression(one.schema, key)).alias("text")
+            by_text = {
+                frozenset(row.n) for row in one.groupBy(text).agg(F.collect_set("n").alias("n")).collect()
+            }
+            assert by_text == by_sql, name
+
+
+@pytest.mark.parametrize("made", ["map('a', 1)", "'a' COLLATE UTF8_LCASE", "parse_json('1')"])
+def test_an_operator_refuses_a_key_that_has_no_exact_text(spark, made):
+    rows = spark.sql(f"SELECT {made} AS k")
+    with pytest.raises(hw.UsageError, match="column 'k' cannot be a key"):
+        wire.identity_expression(rows.schema, ("k",))

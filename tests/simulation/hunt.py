@@ -15,8 +15,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from simulation.life import fails, script, shrunk  # noqa: E402
-from simulation.mutations import MUTATIONS, mutated  # noqa: E402
+from simulation.kinds import KINDS  # noqa: E402
+from simulation.life import fails, shrunk  # noqa: E402
+from simulation.mutations import MUTATIONS, kind_of, mutated  # noqa: E402
 
 FOUND = HERE / "found.json"
 STEPS = 12
@@ -24,14 +25,15 @@ STEPS = 12
 
 def hunt(name: str, seeds: int) -> dict | None:
     """The first life that the mutation ends, cut down to the steps that it takes."""
+    script, played = KINDS[kind_of(name)]
     for seed in range(seeds):
         steps = script(seed, STEPS)
         with mutated(name):
-            if not fails(seed, steps):
+            if not fails(seed, steps, played):
                 continue
-            fewer = shrunk(seed, steps)
-            ended = fails(seed, fewer)
-        without = fails(seed, steps) or fails(seed, fewer)
+            fewer = shrunk(seed, steps, played)
+            ended = fails(seed, fewer, played)
+        without = fails(seed, steps, played) or fails(seed, fewer, played)
         if without:
             print(f"seed {seed} fails without the mutation too: {without}", flush=True)
             continue
@@ -43,7 +45,7 @@ def is_found(name: str, life: dict) -> bool:
     """Whether the life that found it before still does."""
     steps = [tuple(step) for step in life["steps"]]
     with mutated(name):
-        return fails(life["seed"], steps) is not None
+        return fails(life["seed"], steps, KINDS[kind_of(name)].play) is not None
 
 
 def main() -> None:

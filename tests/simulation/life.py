@@ -6,7 +6,7 @@ A life is a list of steps drawn from its seed; each step draws from a seed of it
 
 import asyncio
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from headwater.errors import ErrorCode, Refused, StorageError
@@ -27,7 +27,9 @@ from protocol import Client
 from simulation.model import Model, Partition, Seen, Sent, Topic, Transaction, Wrong, check_reader, check_time
 from simulation.world import CARETAKER_S, Disk, Loop, Time, world
 
-__all__ = ["live", "script", "shrunk"]
+__all__ = ["fails", "live", "play", "script", "shrunk"]
+
+Play = Callable[[int, list[tuple[str, int]]], None]
 
 FOLDER = Path("/life")
 ANSWER_S = 600.0
@@ -88,6 +90,8 @@ STEPS: dict[str, int] = {
     "strangers": 1,
     "time": 4,
 }
+QUIET_ENDS = 8
+"""One life of so many ends with the nine quiet days in which growth shows; they take as long as all that comes before them."""
 IN_DOUBT = frozenset({ErrorCode.KAFKA_STORAGE_ERROR})
 
 
@@ -95,7 +99,8 @@ def script(seed: int, steps: int) -> list[tuple[str, int]]:
     """What happens in a life, and the seed of each step."""
     chance = random.Random(seed)
     kinds = chance.choices(list(STEPS), weights=list(STEPS.values()), k=steps)
-    return [("work", chance.getrandbits(32)), *((kind, chance.getrandbits(32)) for kind in kinds), ("end", 0)]
+    end = "end" if seed % QUIET_ENDS == 0 else "restart"
+    return [("work", chance.getrandbits(32)), *((kind, chance.getrandbits(32)) for kind in kinds), (end, 0)]
 
 
 def live(seed: int, steps: int = 25) -> None:
@@ -108,22 +113,23 @@ def play(seed: int, steps: list[tuple[str, int]]) -> None:
         loop.run_until_complete(Life(loop).go(steps))
 
 
-def fails(seed: int, steps: list[tuple[str, int]]) -> str | None:
+def fails(seed: int, steps: list[tuple[str, int]], played: Play = play) -> str | None:
+    """What a life ended with; ``played`` is the kind of life (`simulation.kinds`)."""
     try:
-        play(seed, steps)
+        played(seed, steps)
     except Exception as error:  # noqa: BLE001  what a life ends with is its result
         return f"{type(error).__name__}: {error}"
     return None
 
 
-def shrunk(seed: int, steps: list[tuple[str, int]]) -> list[tuple[str, int]]:
+def shrunk(seed: int, steps: list[tuple[str, int]], played: Play = play) -> list[tuple[str, int]]:
     """The same failure in fewer steps: each one that it does not need is taken out."""
     size = len(steps) // 2
     while size:
         at = 0
         while at < len(steps):
             fewer = steps[:at] + steps[at + size :]
-            if fewer and fails(seed, fewer):
+            if fewer and fails(seed, fewer, played):
                 steps = fewer
             else:
                 at += size
@@ -552,7 +558,7 @@ class Life:
     async def step_full_disk(self) -> None:
         self.disk.full_after_bytes, self.troubled = self.chance.randrange(2000), True
         await self.step_work()
-        await asyncio.sleep(2 * CARETAKER_S)
+        await asyncio.sleep(self.chance.choice((30, 30, 30, 2 * CARETAKER_S)))
         self.disk.full_after_bytes = None
         await self.healed()
 

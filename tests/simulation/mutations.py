@@ -1,7 +1,8 @@
 """Mended defects, put back one at a time: the simulator must find each of them.
 
 A mutation is a patch of the code as it is now that makes it do what it did before. ``found.json`` has, for each, the seed of the life that
-found it and what that life ended with; ``python tests/simulation/hunt.py`` looks for them again.
+found it and what that life ended with; ``python tests/simulation/hunt.py`` looks for them again. Those of captures and sinks begin with that word, and
+are looked for in lives with them.
 """
 
 import contextlib
@@ -9,6 +10,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from unittest import mock
 
+import msgspec
+from confluent_kafka import TopicPartition
+
+from headwater.capture import ledger
+from headwater.capture.completion import Completion
+from headwater.capture.feed import Feed
+from headwater.capture.forgotten import Forgotten
+from headwater.client import consumer
 from headwater.kafka import fetch, produce
 from headwater.log import compaction, partition, recovery, retention, segment, topic
 from headwater.log.broker import Broker
@@ -18,8 +27,11 @@ from headwater.log.offsets import Offsets
 from headwater.log.partition import Partition
 from headwater.log.producer import Producers
 from headwater.record import CONTROL, BatchHeader, open_batch
+from headwater.sink import loop, origin
+from headwater.sink.loop import Loop
+from headwater.sink.membership import Membership
 
-__all__ = ["MUTATIONS", "mutated"]
+__all__ = ["MUTATIONS", "kind_of", "mutated"]
 
 
 def _rewrite_group_without_end(disk, plan, cleaning, group):
@@ -162,6 +174,51 @@ def _began_now(self, now_ms: int) -> int:
     return self.active.began_ms
 
 
+def _end_apart(self, state) -> None:
+    self._publisher.commit()
+    self._publisher.begin()
+    end(self, state)
+
+
+end = Feed._end
+
+
+def _commit_confirmed(self, batch) -> None:
+    if batch.position is not None:
+        self._source.confirm(batch.position)
+    commit(self, batch)
+
+
+commit = Feed._commit
+
+
+def _end_without_control(self, state) -> None:
+    end(self, msgspec.structs.replace(state, control=0))
+
+
+def _as_they_are(self, parts):
+    yield from parts
+
+
+def _uncommitted(log, **settings):
+    return consumer(log, **{**settings, "isolation.level": "read_uncommitted"})
+
+
+def _raw_bounds(reader, topic):
+    return reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=ledger.READ_S)
+
+
+def _without_all(self, batch, error, records):
+    return msgspec.structs.replace(without(self, batch, error, records), changes=())
+
+
+without = Loop._without
+
+
+def _never(*_: object) -> str:
+    return ""
+
+
 MUTATIONS: dict[str, list[tuple[object, str, object]]] = {
     "1 an abort marker is compacted, and readers are still told of its transaction": [
         (Producers, "forget_ends", _nothing)
@@ -210,7 +267,28 @@ MUTATIONS: dict[str, list[tuple[object, str, object]]] = {
     "a short read of a start is the end of the log": [(segment.Segment, "_exactly", _exactly)],
     "a partition that cannot be read stops the start": [(Partition, "__init__", _opens_or_stops)],
     "a failed read is not answered": [(Partition, "_reading", _reading)],
+    "captures: the position is committed after the records": [(Feed, "_end", _end_apart)],
+    "captures: the database may forget before the log has it": [(Feed, "_commit", _commit_confirmed)],
+    "captures: large values that an update leaves out stay out": [(Completion, "through", _as_they_are)],
+    "captures: the state is read with what was given up": [(ledger, "consumer", _uncommitted)],
+    "captures: a command is obeyed again": [(Feed, "_end", _end_without_control)],
+    "captures: rows stay that a truncate has taken": [(Forgotten, "through", _as_they_are)],
+    "captures: a compacted topic is sent a truncate": [(Feed, "_is_compacted", _false)],
+    "captures: a log that is away while the state is read ends it": [(ledger, "_bounds", _raw_bounds)],
+    "captures: one that was overtaken asks for a new snapshot": [(Feed, "_alone", Feed._attempt)],
+    "sinks: rows of a topic that was made again stay": [(loop, "outdated", _never)],
+    "sinks: deletions that the log has forgotten are not looked for": [(origin, "_tombstones_ms", _nothing)],
+    "sinks: a record that no store takes is dropped": [(Loop, "_bury", _nothing)],
+    "sinks: markers at the end of a partition are not passed": [(Membership, "ended", _false)],
+    "sinks: a store that was restored is not asked": [(loop, "SEEN_S", 1e12)],
+    "sinks: one bad record takes its batch with it": [(Loop, "_without", _without_all)],
 }
+
+
+def kind_of(name: str) -> str:
+    """The kind of lives that find it."""
+    word, colon, _ = name.partition(": ")
+    return word if colon else "log"
 
 
 @contextlib.contextmanager

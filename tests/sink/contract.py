@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from headwater.change import Change
-from headwater.errors import Away
+from headwater.errors import Away, UsageError
 from headwater.sink.store import Batch, Feed, Store, Superseded, Target
 from sink.suspended import Suspended, lines_run
 
@@ -32,6 +32,9 @@ class Place(Protocol):
 
     def rows(self, feed: Feed) -> Mapping[str, Mapping[str, Any]]:
         """What a user of the store sees: by key, the columns ``id`` and ``total`` at least."""
+
+    def write_format(self, of: Feed, number: int | None) -> None:
+        """Gives what the sink keeps for itself another format; None takes the format away, as code from before formats has left it."""
 
 
 def feed(sink: str = "orders.store", topic: str = "orders") -> Feed:
@@ -105,6 +108,31 @@ class Contract:
         store = place.target.open(feed())
         yield store
         store.close()
+
+    def test_what_a_newer_version_keeps_there_is_refused_and_left_alone(self, place: Place, store: Store):
+        store.claim([0])
+        store.apply(batch(change("a", 1, 0)))
+        before = self.totals(place)
+        place.write_format(feed(), 2)
+        refused = r"was written by a newer Headwater; got format 2; expected at most 1; install that version again, or give"
+
+        with pytest.raises(UsageError, match=refused), contextlib.closing(place.target.open(feed())) as later:
+            later.claim([0])
+        with pytest.raises(UsageError, match=refused):
+            store.claim([0])
+        place.write_format(feed(), 1)
+        assert self.totals(place) == before
+        assert dict(store.claim([0])) == {0: 1}
+
+    def test_what_code_from_before_formats_has_left_goes_on(self, place: Place, store: Store):
+        store.claim([0])
+        store.apply(batch(change("a", 1, 0), change("b", 2, 1)))
+        place.write_format(feed(), None)
+
+        with contextlib.closing(place.target.open(feed())) as later:
+            assert dict(later.claim([0])) == {0: 2}
+            later.apply(batch(change("b", 2, 1), change("c", 3, 2)))
+            assert self.totals(place) == {"a": 1, "b": 2, "c": 3}
 
     def totals(self, place: Place, of: Feed | None = None) -> dict[str, float]:
         return {key: row["total"] for key, row in place.rows(of or feed()).items()}

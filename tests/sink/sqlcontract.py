@@ -32,7 +32,7 @@ def row(value: dict[str, Any], offset: int = 0, key: str = "k", **more: Any) -> 
 class SqlContract(Contract):
     """The promises of a table, one test each."""
 
-    @pytest.mark.parametrize("table", ["headwater_position", "Headwater_Origin"])
+    @pytest.mark.parametrize("table", ["headwater_position", "Headwater_Origin", "headwater_format"])
     def test_rows_never_go_into_the_tables_that_a_sink_keeps_for_itself(self, place: SqlPlace, table):
         with pytest.raises(UsageError, match="the sinks' own"):
             place.target.open(feed(topic=table))

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from headwater.change import Change
-from headwater.client import Client
+from headwater.client import Client, producer
 from headwater.errors import Away, UsageError
 from headwater.sink import Call, Effect, Reject
 from headwater.sink.call import Caller
@@ -63,6 +63,19 @@ class Place:
     def __init__(self, bootstrap) -> None:
         self.told = Told()
         self.target = OnLog(Call(self.told), bootstrap)
+
+    def write_format(self, of: Feed, number: int | None) -> None:
+        topic, out = f"{self.target.feed(of).sink}.effects", producer(self.target.bootstrap)
+        marks = {}
+        for message in Client(self.target.bootstrap).read([topic]):
+            if message.key() == b"mark":
+                marks[message.partition()] = json.loads(message.value())
+        assert marks
+        for partition, mark in marks.items():
+            mark.pop("format", None)
+            value = json.dumps(mark if number is None else mark | {"format": number})
+            out.produce(topic, value, "mark", partition)
+        assert out.flush(30) == 0
 
     def rows(self, feed: Feed):
         wait_until(lambda: not any(store.waiting() for store in self.target.stores), 10, "nothing waits")

@@ -7,7 +7,7 @@ import pytest
 
 from headwater.access import Access
 from headwater.change import Change
-from headwater.client import Client, admin
+from headwater.client import Client, admin, producer
 from headwater.errors import Away, UsageError
 from headwater.sink import Kafka
 from headwater.sink.message import sort
@@ -44,6 +44,12 @@ class KafkaPlace:
 
         wait_until(markers_are_there, 20, "the markers")
         return list(self.client.read([TOPIC]))
+
+    def write_format(self, of, number):
+        out = producer(self.bootstrap)  # format 1 is not written
+        value = None if number in {None, 1} else str(number)
+        out.produce(f"headwater.sink.{of.sink}.position", value, "format")
+        assert out.flush(30) == 0
 
     def rows(self, feed):  # noqa: ARG002  the topic is the same for all
         found = {}

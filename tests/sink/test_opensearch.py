@@ -50,6 +50,14 @@ class OpenSearchPlace:
         for name, source in saved.items():
             self.client.index(index="headwater-positions", id=name, body=source)
 
+    def write_format(self, of, number):
+        name, index = f"{of.sink}:-3", "headwater-positions"
+        if number is None:
+            self.client.delete(index=index, id=name)
+        else:
+            body = {"sink": of.sink, "partition": -3, "claim": number, "offset": -1}
+            self.client.index(index=index, id=name, body=body)
+
     def rows(self, feed):
         self.client.indices.refresh(index=feed.topic)
         hits = self.client.search(body={"size": 1000}, index=feed.topic)["hits"]["hits"]

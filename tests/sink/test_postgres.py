@@ -46,6 +46,13 @@ class PostgresPlace:
                     values = [Jsonb(value) if isinstance(value, list) else value for value in row]
                     connection.execute(f"INSERT INTO {name} VALUES ({', '.join(['%s'] * len(row))})", values)
 
+    def write_format(self, of: Feed, number: int | None) -> None:  # noqa: ARG002  all sinks of it share one
+        with psycopg.connect(self.url, options=f"-c search_path={self.schema}") as connection:
+            if number is None:
+                connection.execute("DROP TABLE headwater_format")
+            else:
+                connection.execute("UPDATE headwater_format SET format = %s", (number,))
+
     def rows(self, of: Feed) -> dict:
         found = self.query(f'SELECT id, total FROM "{of.topic}"')
         return {key: {"id": key, "total": total} for key, total in found}

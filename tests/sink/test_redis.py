@@ -30,6 +30,11 @@ class RedisPlace:
         self.client = redis.Redis.from_url(server.url, decode_responses=True)
         self.client.flushdb()
 
+    def write_format(self, of, number):
+        state = f"headwater.sink:state:{of.sink}:{of.topic}:"
+        assert self.client.exists(state)
+        self.client.hset(state, "format", number) if number else self.client.hdel(state, "format")
+
     def rows(self, feed):
         prefix = f"{feed.topic}:"
         keys = self.client.scan_iter(f"{prefix}*")

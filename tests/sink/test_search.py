@@ -41,6 +41,12 @@ class TantivyPlace:
     def restore(self, saved):
         brought_back(self.folder, saved)
 
+    def write_format(self, of, number):
+        current = self.folder / of.topic / "current"
+        about = json.loads(current.read_text())
+        del about["format"]
+        current.write_text(json.dumps(about if number is None else about | {"format": number}))
+
     def rows(self, feed):
         return {row["id"]: row for row in search(self.folder / feed.topic, "*", 10_000)}
 
@@ -222,3 +228,49 @@ def test_what_cannot_be_is_said_before_anything_starts(tmp_path):
     Tantivy(tmp_path).open(feed()).close()
     with pytest.raises(UsageError, match=r"is kept by sink orders\.store"):
         Tantivy(tmp_path).open(feed("another"))
+
+
+@pytest.mark.parametrize("version", [None, 7], ids=["plain", "versioned"])
+def test_a_row_with_a_key_longer_than_a_term_is_replaced_and_deleted_like_any_other(tmp_path, version):
+    target = Tantivy(tmp_path, text=["title"])
+    store, key = target.open(articles()), "é" * 40_000
+    other = key[:-1] + "x"
+
+    def put(offset, key, title, step=0):
+        row = None if title is None else json.dumps({"id": 1, "title": title, "_version": version})
+        later = None if version is None else version + step
+        store.apply(Batch([Change(key, row, 0, offset, 0, later)], {0: offset + 1}))
+
+    def titles():
+        return sorted(row["title"] for row in search(tmp_path / "articles", "*"))
+
+    store.claim([0])
+    put(0, key, "first")
+    put(1, other, "other")
+    put(2, key, "second", 1)
+    assert titles() == ["other", "second"]
+    target.open(articles(more="STRING")).claim([0])
+    store = target.open(articles(more="STRING"))
+    store.claim([0])
+    put(3, key, "third", 2)
+    assert titles() == ["other", "third"], "also after the index was made again with another column"
+    put(4, key, None, 3)
+    assert titles() == ["other"]
+
+
+def test_days_beyond_what_an_index_can_hold_are_found_at_its_ends(tmp_path):
+    store = Tantivy(tmp_path).open(
+        Feed("s", "t", ("id",), {"id": "STRING", "until": "TIMESTAMP", "day": "DATE"})
+    )
+    days = {"a": "9999-12-31", "b": "0001-01-01", "c": "2020-01-01", "d": "2262-04-12", "e": "1677-09-20"}
+    rows = [{"id": key, "until": f"{day}T00:00:00.000000Z", "day": day} for key, day in days.items()]
+    store.claim([0])
+    store.apply(Batch([Change(row["id"], json.dumps(row), 0, n, 0) for n, row in enumerate(rows)], {0: 5}))
+
+    def found(query):
+        return sorted(row["id"] for row in search(tmp_path / "t", query))
+
+    assert sorted(search(tmp_path / "t", "*"), key=lambda row: row["id"]) == rows
+    for column in ("until", "day"):
+        assert found(f"{column}:{{2030-01-01T00:00:00Z TO *]") == ["a", "d"]
+        assert found(f"{column}:[* TO 1900-01-01T00:00:00Z}}") == ["b", "e"]

@@ -35,6 +35,13 @@ class SqlitePlace:
     def restore(self, saved: Path) -> None:
         copy(saved, self.path)
 
+    def write_format(self, of: Feed, number: int | None) -> None:  # noqa: ARG002  all sinks of it share one
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
+            if number is None:
+                connection.execute("DROP TABLE headwater_format")
+            else:
+                connection.execute("UPDATE headwater_format SET format = ?", (number,))
+
     def rows(self, of: Feed) -> dict:
         found = self.query(f'SELECT id, total, "at", items FROM "{of.topic}"')
         return {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in found}

@@ -248,15 +248,15 @@ def test_a_reset_table_is_empty_and_has_a_greater_build(table, path):
     assert ViewTable(path).since(before, 10) is None
 
 
-def test_a_file_of_another_format_is_built_anew(path, caplog):
+def test_a_file_of_an_older_format_is_filled_again_from_the_log(path, caplog):
     old = sqlite3.connect(path)
-    old.executescript("CREATE TABLE something (a); PRAGMA user_version = 99;")
+    old.executescript("CREATE TABLE something (a); PRAGMA user_version = 0;")
     old.close()
 
     table = SqliteTable(path)
 
     assert table.position().of("revenue") == {}
-    assert "building it anew" in caplog.text
+    assert "filling it again" in caplog.text
     table.close()
 
 

@@ -62,6 +62,17 @@ class DeltaPlace:
     def restore(self, saved):
         brought_back(self.folder, saved)
 
+    def write_format(self, of, number):
+        """In a log of the table: the last commit with a format gets another, or none."""
+        name = f"headwater.{of.sink}.format"
+        for path in sorted((self.folder / of.topic / "_delta_log").glob("*.json")):
+            actions = [json.loads(line) for line in path.read_text().splitlines()]
+            for action in actions:
+                if action.get("txn", {}).get("appId") == name:
+                    action["txn"]["version"] = number
+            kept = [action for action in actions if action.get("txn", {}).get("version", 0) is not None]
+            path.write_text("\n".join(map(json.dumps, kept)) + "\n")
+
     def rows(self, feed):
         found = DeltaTable(self.folder / feed.topic).to_pyarrow_table().to_pylist()
         assert len({row["_key"] for row in found}) == len(found)
@@ -128,6 +139,12 @@ class ParquetPlace:
 
     def restore(self, saved):
         brought_back(self.folder, saved)
+
+    def write_format(self, of, number):
+        path = self.folder / of.topic / "_headwater" / f"{of.sink}.json"
+        state = json.loads(path.read_text())
+        state.pop("format", None)
+        path.write_text(json.dumps(state if number is None else state | {"format": number}))
 
     def rows(self, feed):
         return rows_of(self.folder / feed.topic)

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from resultlog import Driver
+from servers import wait_until
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -170,3 +171,23 @@ def test_a_view_that_does_not_say_what_is_complete_looks_as_ever(console, log, r
     expect(page.locator(".provisional")).to_have_count(0)
     expect(page.locator("#body .mark:visible")).to_have_count(0)
     assert re.fullmatch(r"now|\d+s ago", page.locator("#body td").last.inner_text())
+
+
+def test_the_number_of_rows_is_that_of_the_view_whatever_the_page_was_sent(
+    console, log, revenue, page, monkeypatch
+):
+    monkeypatch.setattr("headwater.view.stream.SNAPSHOT_ROWS", 2)
+    for country in ("DE", "FR", "GB", "IT", "US"):
+        log.put(revenue, {country: row(country, 1)})
+    wait_until(lambda: len(console.rows(revenue)) == 5, 20, "the rows")
+    page.goto(f"{console.url}/live/{revenue}")
+    count = page.get_by_test_id("row-count")
+    expect(count).to_have_text("5")
+
+    log.put(revenue, {"DE": row("DE", 2), "FR": row("FR", 2)})
+    expect(page.get_by_test_id("cell-revenue")).to_have_count(4)
+    expect(count).to_have_text("5")
+    log.put(revenue, {"GB": None})
+    expect(count).to_have_text("4")
+    log.put(revenue, {"NO": row("NO", 1)})
+    expect(count).to_have_text("5")

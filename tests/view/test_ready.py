@@ -337,7 +337,7 @@ def test_a_reader_that_resumes_is_told_what_is_complete(three, driver, events):
 
     again = events(f"/views/{driver.view}/changes", first.last)
 
-    assert again.next() == ("changes", {"changes": []})
+    assert again.next() == ("changes", {"changes": [], "total": 3})
     assert next_complete(again) == at(7)
 
 
@@ -348,3 +348,20 @@ def test_a_stream_that_was_opened_before_the_first_result_is_told_of_it(console,
     Driver(bootstrap, revenue, partitions=2).publish({"orders": {0: 1}}, {}, complete=NINE)
 
     assert next_complete(stream) == at(0)
+
+
+def test_decimals_are_numbers_to_a_reader_because_the_view_says_its_types(console, driver):
+    rows = {
+        c: {"country": c, "revenue": r, "release": r}
+        for c, r in {"de": "9.50", "fr": "100.00", "us": "20.00"}.items()
+    }
+    kinds = {"country": "string", "revenue": "decimal(38,2)", "release": "string"}
+    driver.publish({"orders": {0: 1}}, written(rows), columns=kinds)
+    wait_until(lambda: len(console.rows(driver.view)) == 3, 20, "the rows")
+
+    def asked(query):
+        return [row["country"] for row in console.rows(driver.view, query)]
+
+    assert asked("?order=-revenue&limit=2") == ["fr", "us"]
+    assert asked("?revenue.gt=50") == asked("?revenue=100") == ["fr"]
+    assert asked("?order=-release&limit=2") == ["de", "us"]

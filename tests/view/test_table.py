@@ -1,6 +1,8 @@
 """Queries on a view's table."""
 
 import json
+import random
+import sqlite3
 
 import pytest
 
@@ -10,6 +12,7 @@ from headwater.position import Position
 from headwater.sink import SqliteTable
 from headwater.view import ViewTable
 from headwater.view.query import parse
+from headwater.view.table import EXTENT
 
 ROWS = {
     "a": {
@@ -191,3 +194,106 @@ def test_a_view_without_validity_says_so_and_a_wrong_time_is_refused(table):
         keys(table, "as_of=2026-01-05T00:00:00Z")
     with pytest.raises(UsageError, match="as_of is no time; got 'yesterday'"):
         keys(table, "as_of=yesterday")
+
+
+MONEY = {
+    "de": "9.50",
+    "fr": "100.00",
+    "us": "1000.25",
+    "it": "-3.00",
+    "es": "-20.00",
+    "gb": "99999999999999999999999999999.999999998",
+    "ie": "99999999999999999999999999999.999999999",
+    "jp": "0.00",
+    "no": None,
+}
+
+
+@pytest.fixture
+def money(tmp_path):
+    writer = SqliteTable(tmp_path / "v.db")
+    rows = {key: {"revenue": text, "sums": {"net": text}, "release": text} for key, text in MONEY.items()}
+    changes = [Change(key, json.dumps(row), 0, n, n) for n, (key, row) in enumerate(rows.items())]
+    writer.apply(changes, Position({"v": {0: len(changes)}}))
+    writer.close()
+    kinds = {"revenue": "DECIMAL(38,9)", "sums": "STRUCT<`net`: DECIMAL(38,9)>", "release": "STRING"}
+    return ViewTable(tmp_path / "v.db", columns=lambda: kinds)
+
+
+@pytest.mark.parametrize("column", ["revenue", "sums.net"])
+def test_decimals_are_ordered_and_compared_as_numbers_to_the_last_digit(money, column):
+    ordered = ["no", "es", "it", "jp", "de", "fr", "us", "gb", "ie"]
+
+    assert keys(money, f"order={column}") == ordered
+    assert keys(money, f"order=-{column}", "limit=3") == ["ie", "gb", "us"]
+    assert keys(money, f"{column}.gt=50", f"order={column}") == ["fr", "us", "gb", "ie"]
+    assert keys(money, f"{column}.lt=-3.000") == ["es"]
+    assert keys(money, f"{column}.lte=-3", f"order={column}") == ["es", "it"]
+    assert (
+        keys(money, f"{column}=100")
+        == keys(money, f"{column}=1e2")
+        == keys(money, f"{column}=+100.0")
+        == ["fr"]
+    )
+    assert keys(money, f"{column}=-0") == ["jp"]
+    assert keys(money, f"{column}.gte=99999999999999999999999999999.999999999") == ["ie"]
+    assert keys(money, f"{column}=null") == ["no"]
+    assert sorted(keys(money, f"{column}.ne=100")) == sorted({*MONEY} - {"fr"})
+
+
+def test_a_text_that_looks_like_a_decimal_is_a_text(money):
+    assert keys(money, "release=100") == []
+    assert keys(money, "release=100.00") == ["fr"]
+    assert keys(money, "order=-release", "limit=2") == ["ie", "gb"]
+    assert keys(money, "release.lt=1") == ["es", "it", "jp"]
+
+
+def test_decimals_are_known_by_their_form_where_nothing_says_the_types(money):
+    unsaid = ViewTable(money.path)
+    assert keys(unsaid, "order=-revenue", "limit=3") == ["ie", "gb", "us"]
+    assert keys(unsaid, "revenue=100") == ["fr"]
+
+
+@pytest.mark.parametrize("text", ["much", "NaN", "1e9999", ""])
+def test_what_no_decimal_can_be_is_refused(money, text):
+    with pytest.raises(UsageError, match="holds numbers"):
+        keys(money, f"revenue.gt={text}")
+
+
+def test_the_number_of_rows_is_right_after_any_history(tmp_path):
+    chance, rows = random.Random(7), dict[str, str | None]()
+    writer = SqliteTable(tmp_path / "v.db")
+    for at in range(0, 2000, 20):
+        changes = []
+        for offset in range(at, at + 20):
+            key = f"k{chance.randrange(60)}"
+            rows[key] = None if chance.random() < 0.4 else f'{{"n":{offset}}}'
+            changes.append(Change(key, rows[key], 0, offset, offset))
+        writer.apply(changes, Position({"v": {0: at + 20}}))
+        assert ViewTable(tmp_path / "v.db").extent().rows == sum(row is not None for row in rows.values())
+    writer.reset("")
+    assert ViewTable(tmp_path / "v.db").extent().rows == 0
+    writer.close()
+
+
+def test_the_number_of_rows_is_known_without_counting_them(tmp_path):
+    writer = SqliteTable(tmp_path / "v.db")
+    writer.apply([Change(f"k{n}", "{}", 0, n, n) for n in range(5000)], Position({"v": {0: 5000}}))
+    writer.close()
+    steps = []
+    with sqlite3.connect(tmp_path / "v.db") as connection:
+        connection.set_progress_handler(lambda: steps.append(1), 1)
+        assert connection.execute(EXTENT).fetchone() == (5000, 4999)
+    assert len(steps) < 500
+
+
+def test_a_table_of_an_earlier_version_learns_the_number_of_its_rows(table):
+    with sqlite3.connect(table.path) as connection:
+        for name in ("row_added", "row_changed", "row_removed"):
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("DROP TABLE size")
+    assert table.extent().rows == 4, "also for a reader that comes before the writer"
+    writer = SqliteTable(table.path)
+    writer.apply([Change("e", "{}", 0, 9, 9), Change("a", None, 0, 10, 10)], Position({"v": {0: 11}}))
+    writer.close()
+    assert table.extent().rows == 4

@@ -184,6 +184,8 @@ class Decoder:
         self._checksum = checksum
         self._textual = TEXTUAL
         """The kinds that a collation is listed for; MariaDB counts geometry among them."""
+        self._numeric = NUMERIC
+        """The kinds that have a bit for their sign; MariaDB counts years among them."""
         self._maps: dict[int, TableMap | None] = {}
         self._known: dict[bytes, TableMap | None] = {}
         self._kinds: dict[int, Callable[[bytes, int, int, int, int], Event | None]] = {
@@ -229,7 +231,9 @@ class Decoder:
     def _format(self, b: bytes, end: int, *_: int) -> Event:
         server = b[21:71].rstrip(b"\0").decode()
         self._checksum = b[end - 5] == 1
-        self._textual = TEXTUAL | {GEOMETRY} if "MariaDB" in server else TEXTUAL
+        mariadb = "MariaDB" in server
+        self._textual = TEXTUAL | {GEOMETRY} if mariadb else TEXTUAL
+        self._numeric = NUMERIC | {YEAR} if mariadb else NUMERIC
         self._maps.clear()
         return Format(server, self._checksum)
 
@@ -273,7 +277,7 @@ class Decoder:
         except KeyError:
             if len(self._known) >= MAPS_MAX:
                 self._known.clear()
-            found = self._known[body] = _table_map(body, self._wanted, self._textual)
+            found = self._known[body] = _table_map(body, self._wanted, self._textual, self._numeric)
         self._maps[number] = found
         return found
 
@@ -349,7 +353,9 @@ def _text(b: bytes, at: int) -> tuple[bytes, int]:
     return b[at : at + size], at + size
 
 
-def _table_map(b: bytes, wanted: Callable[[str, str], bool], textual: frozenset[int]) -> TableMap | None:
+def _table_map(
+    b: bytes, wanted: Callable[[str, str], bool], textual: frozenset[int], numeric: frozenset[int]
+) -> TableMap | None:
     schema, at = b[1 : 1 + b[0]].decode(), b[0] + 2
     name, at = b[at + 1 : at + 1 + b[at]].decode(), at + b[at] + 2
     if not wanted(schema, name):
@@ -371,7 +377,7 @@ def _table_map(b: bytes, wanted: Callable[[str, str], bool], textual: frozenset[
             hint="SET GLOBAL binlog_row_metadata=FULL, and take a new snapshot: what was logged before cannot be read",
         )
     names, labels = _names(more[4]), _labels(columns, more)
-    unsigned = _bits(columns, NUMERIC, more.get(1, b""))
+    unsigned = _bits(columns, numeric, more.get(1, b""))
     collations = {
         **_collations(columns, textual, more, 2, 3),
         **_collations(columns, {ENUM, SET}, more, 10, 11),
@@ -383,7 +389,7 @@ def _table_map(b: bytes, wanted: Callable[[str, str], bool], textual: frozenset[
             column._replace(
                 name=names[i],
                 nullable=bool(nulls[i // 8] >> i % 8 & 1),
-                unsigned=i in unsigned,
+                unsigned=i in unsigned and column.kind != YEAR,
                 collation=collations.get(i, 63),
                 labels=labels.get(i, ()),
             )

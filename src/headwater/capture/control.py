@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from headwater.access import Log
 from headwater.client import READING, Client, acquaint, consumer, producer
-from headwater.errors import CaptureError, MachineError
+from headwater.errors import CaptureError, MachineError, UsageError
+from headwater.formats import CONTROL, NOTICE
 
 __all__ = ["Command", "Control", "Notice", "Range", "end", "finished", "send"]
 
@@ -48,6 +49,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether rows are read in chunks beside the stream; else the table begins anew, with a truncate."""
     ranges: tuple[Range, ...] | None = None
     """Only the rows in these."""
+    format: int = 1
 
 
 class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,6 +61,7 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     table: str = ""
     text: str = ""
     details: Mapping[str, Any] = {}
+    format: int = 1
 
 
 def send(log: Log, name: str, command: Command) -> None:
@@ -86,6 +89,8 @@ def end(log: Log, name: str) -> int:
         acquaint(reader)
         _, high = reader.get_watermark_offsets(TopicPartition(f"{name}.control", 0), timeout=SEND_S)
         return int(high)
+    except KafkaException as error:
+        raise MachineError(f"topic {name}.control cannot be read", got=error.args[0].str()) from error
     finally:
         reader.close()
 
@@ -97,7 +102,7 @@ def finished(log: Log, name: str, command: str) -> str:
     try:
         while time.monotonic() < limit:
             for message in client.read([f"{name}.notifications"]):
-                notice = msgspec.json.decode(message.value(), type=Notice)
+                notice = NOTICE.decode(message.value(), Notice, f"a record of {name}.notifications")
                 if notice.details.get("id") != command or notice.what == "snapshot begun":
                     continue
                 if notice.what != "snapshot finished":
@@ -135,8 +140,8 @@ class Control:
             return None
         self.offset = message.offset() + 1
         try:
-            return msgspec.json.decode(message.value() or b"", type=Command)
-        except msgspec.DecodeError as error:
+            return CONTROL.decode(message.value() or b"", Command, f"a command in {self._name}.control")
+        except (msgspec.DecodeError, UsageError) as error:
             logger.warning(
                 "capture %s: a record of %s.control is no command: %s", self._name, self._name, error
             )

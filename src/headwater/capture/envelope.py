@@ -8,6 +8,7 @@ A source compiles for each table and schema version what a row of it looks like 
 (`block`), and puts them together with `created`, `updated`, `deleted` and `truncated`.
 """
 
+import re
 import string
 import time
 from base64 import b64encode
@@ -39,6 +40,7 @@ __all__ = [
     "two_complement",
     "updated",
     "value",
+    "written",
 ]
 
 NULL = "null"
@@ -49,6 +51,7 @@ UNAVAILABLE_BYTES = f'"{b64encode(UNAVAILABLE.strip(chr(34)).encode()).decode()}
 Function = TypeVar("Function", bound=Callable[..., Any])
 quoted = encode_basestring
 """A text in pieces' characters as a JSON string."""
+HALVES = re.compile("[\ud800-\udfff]")
 _new = tuple.__new__
 
 
@@ -63,6 +66,17 @@ class Hole(NamedTuple):
 def piece(text: str) -> str:
     """Any text with its UTF-8 bytes as characters."""
     return text.encode().decode("latin-1")
+
+
+def written(text: str) -> str:
+    """Any text as the piece of a JSON string. Half a character of UTF-16, which some databases store, is escaped."""
+    try:
+        return quoted(piece(text))
+    except UnicodeEncodeError:
+        whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        parts = HALVES.split(quoted(whole))
+        halves = [f"\\u{ord(half):04x}" for half in HALVES.findall(whole)]
+        return "".join(part for pair in zip(map(piece, parts), (*halves, ""), strict=True) for part in pair)
 
 
 _BASE64 = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"

@@ -18,6 +18,7 @@ import msgspec
 
 from headwater.access import Log, access
 from headwater.capture.alarm import Alarm, Retaining
+from headwater.capture.batch import Batch
 from headwater.capture.completion import Completion
 from headwater.capture.control import Command, Control, Notice
 from headwater.capture.forgotten import Forgotten
@@ -28,6 +29,7 @@ from headwater.capture.source import Columns, Part, Record, Source
 from headwater.client import Client
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, CaptureError, Fenced, HeadwaterError, MachineError
+from headwater.formats import CAPTURE
 from headwater.keep import STATE
 
 __all__ = ["Askable", "Feed", "Recalling", "change", "restart"]
@@ -113,7 +115,7 @@ class Feed:
         try:
             while not stop.is_set():
                 try:
-                    if not self._attempt(stop):
+                    if not self._alone(stop):
                         return
                 except (Away, MachineError) as error:
                     self._wait(stop, error)
@@ -137,6 +139,18 @@ class Feed:
         self._failures += 1
         logger.warning("capture %s: %s; again in %.1f s", self.name, error, pause)
         stop.wait(pause)
+
+    def _alone(self, stop: threading.Event) -> bool:
+        """An attempt. Fenced, not CaptureError, where another process has committed since: what we lack of the database is in the log by then."""
+        try:
+            return self._attempt(stop)
+        except CaptureError as error:
+            if self._alarm is None or not self._alarm.stopped:
+                state = last_state(self._log, self.name) or State()
+                if state != self.state and not state.removed:
+                    what, hint = f"capture {self.name} runs elsewhere", "a capture has one process"
+                    raise Fenced(what, hint=hint) from error
+            raise
 
     def _was_removed(self, wait_s: float = 0) -> bool:
         """Whether the log says so; who removes a capture shuts us out a moment before it does."""
@@ -192,11 +206,12 @@ class Feed:
             self._source.recall(schemas(self._client, self.name))
         if isinstance(self._source, Askable):
             self._source.notices.clear()
-        batch = _Batch(self._clock.monotonic())
+        batch = Batch(self._clock.monotonic())
         with contextlib.closing(self._source.read(self.state.position)) as parts:  # type: ignore[type-var]
             whole = self._completion.through(parts)
             routed = whole if self._outbox is None else self._outbox.through(whole)
-            for part in Forgotten(self._client, self._publisher.flush, self._stay).through(routed):
+            forgotten = Forgotten(self._client, self._publisher.flush, self._stay, self._is_compacted)
+            for part in forgotten.through(routed):
                 self._take(part, batch)
                 self._look()
                 if stop.is_set():
@@ -292,7 +307,7 @@ class Feed:
         if self._on_state is not None:
             self._on_state(self.state)
 
-    def _take(self, part: Part, batch: "_Batch") -> None:
+    def _take(self, part: Part, batch: Batch) -> None:
         if part.records:
             if not batch.rows:
                 batch.begun = self._clock.monotonic()
@@ -310,12 +325,12 @@ class Feed:
         elif age >= HEARTBEAT_S or self.state.position is None:
             self._commit(batch)
 
-    def _begin(self, batch: "_Batch") -> None:
+    def _begin(self, batch: Batch) -> None:
         if not batch.open:
             self._publisher.begin()
             batch.open = True
 
-    def _publish(self, records: Sequence[Record], batch: "_Batch") -> None:
+    def _publish(self, records: Sequence[Record], batch: Batch) -> None:
         for topic in {records.topic} if isinstance(records, Columns) else {each.topic for each in records}:
             self._ensure(topic)
         self._publisher.send(records)
@@ -327,7 +342,11 @@ class Feed:
             self._client.ensure_topics([topic], self._partitions, self._config)
             self._topics.add(topic)
 
-    def _commit(self, batch: "_Batch") -> None:
+    def _is_compacted(self, topic: str) -> bool:
+        self._ensure(topic)
+        return "compact" in self._client.config(topic)["cleanup.policy"]
+
+    def _commit(self, batch: Batch) -> None:
         if batch.position is None:
             return
         self._begin(batch)
@@ -342,6 +361,7 @@ class Feed:
             lag_bytes=getattr(self._source, "lag_bytes", 0),
             retained_bytes=self._retained,
             control=self.state.control,
+            format=CAPTURE.newest,
         )
         position = batch.position
         self._end(state)
@@ -376,19 +396,3 @@ def change(log: Log, name: str, **fields: object) -> None:
 
 def _record(name: str, state: State) -> Record:
     return Record(f"{name}.capture", name.encode(), msgspec.json.encode(state), state.at_ms)
-
-
-class _Batch:
-    """What is in the log's open transaction."""
-
-    def __init__(self, now: float) -> None:
-        self.reset(now)
-
-    def reset(self, now: float) -> None:
-        self.begun = now
-        self.open = False
-        self.rows = 0
-        self.at_ms = 0
-        self.position: str | None = None
-        self.whole = True
-        """Whether the transactions of the database that are in it have all come to their end."""

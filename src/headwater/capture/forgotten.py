@@ -3,10 +3,12 @@
 A truncate says that all rows are gone, and says nothing of single ones: who knows rows by their key alone, as views and sinks do, passes
 over it. So in front of a truncate of the stream each row is deleted as well; and where a topic begins anew, each row that the new
 snapshot does not have. Both in the log's transaction that has the truncate.
+
+The truncate itself has no key. A compacted topic takes no such record, so it is left out there: the deletes say the same.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -30,12 +32,19 @@ class Forgotten:
     """Looks through the parts of one reading. Holds the keys of a topic in memory from its truncate to the end of its deletes.
 
     ``flush`` returns when all that was handed on is in the log, be it committed or not. ``alive`` is called now and then while a topic
-    is read: the database must not take us for dead.
+    is read: the database must not take us for dead. ``compacted`` says whether a topic is.
     """
 
-    def __init__(self, client: Client, flush: Callable[[], None], alive: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        flush: Callable[[], None],
+        alive: Callable[[], None],
+        compacted: Callable[[str], bool],
+    ) -> None:
         self._client = client
         self._flush = flush
+        self._compacted = compacted
         self._alive = alive
         self._left: dict[str, tuple[Around, set[bytes]]] = {}
         self._empty: dict[str, dict[int, int]] = {}
@@ -47,6 +56,8 @@ class Forgotten:
         for part in parts:
             for around in part.emptied:
                 self._left[around.topic] = (around, self._keys(around.topic))
+            if part.emptied:
+                part = part._replace(records=self._with_keys(part.records))  # noqa: PLW2901
             if part.truncated:
                 yield from self._row_by_row(part)
             elif self._left:
@@ -63,9 +74,13 @@ class Forgotten:
                 continue
             if at > passed:
                 yield Part(part.records[passed:at], None)
-            passed = at
+            passed = at + self._compacted(around.topic)
             yield from _deletes(around, self._keys(around.topic))
         yield Part(part.records[passed:], part.position)
+
+    def _with_keys(self, records: Sequence[Record]) -> Sequence[Record]:
+        """The records without truncates of compacted topics."""
+        return [each for each in records if self._truncate(each) is None or not self._compacted(each.topic)]
 
     def _truncate(self, record: Record) -> Around | None:
         """What stands around a truncate; None for any other record."""

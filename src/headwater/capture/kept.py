@@ -15,11 +15,13 @@ from pathlib import Path
 import cramjam
 import msgspec
 
+from headwater.formats import KEPT_ROWS
+
 __all__ = ["FILE", "Kept"]
 
 FILE = "rows.db"
-VERSION = 1
-"""Another version of the file is dropped, and made again from the log."""
+VERSION = KEPT_ROWS.newest
+"""A file of an older version is dropped, and made again from the log; a newer one is refused."""
 LOCKED_S = 5.0
 """So long a process that was just ended may hold the file."""
 TABLES = """
@@ -150,6 +152,7 @@ def _connected(path: str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("BEGIN IMMEDIATE")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
+        KEPT_ROWS.check(version, f"file {path}")
         if version != VERSION:
             for table in ("topics", "rows"):
                 connection.execute(f"DROP TABLE IF EXISTS {table}")

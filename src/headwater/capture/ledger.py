@@ -1,11 +1,14 @@
 """Where a capture stands, as its topics ``<name>.capture`` and ``<name>.schema`` say."""
 
+from typing import Any
+
 import msgspec
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headwater.access import Log
 from headwater.client import READING, Client, acquaint, consumer
 from headwater.errors import MachineError
+from headwater.formats import CAPTURE, CAPTURE_SCHEMA
 
 __all__ = ["State", "last_state", "schemas"]
 
@@ -32,6 +35,8 @@ class State(msgspec.Struct, frozen=True):
     paused: bool = False
     removed: bool = False
     """Whether it has left its database: it reads nothing until it is added again."""
+    format: int = 1
+    """Of the state with its position, and of the records in the topics of the capture's tables."""
 
 
 def last_state(log: Log, name: str) -> State | None:
@@ -39,15 +44,22 @@ def last_state(log: Log, name: str) -> State | None:
     reader = consumer(log, **READING)
     try:
         acquaint(reader)
-        place = TopicPartition(f"{name}.capture", 0)
-        low, high = reader.get_watermark_offsets(place, timeout=READ_S)
+        low, high = _bounds(reader, f"{name}.capture")
         for first in dict.fromkeys((max(low, high - TAIL_RECORDS), low)):
             found = _newest(reader, f"{name}.capture", first, high)
             if found is not None:
-                return msgspec.json.decode(found, type=State)
+                return CAPTURE.decode(found, State, f"the state of capture {name} in {name}.capture")
         return None
     finally:
         reader.close()
+
+
+def _bounds(reader: Any, topic: str) -> tuple[int, int]:
+    try:
+        low, high = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=READ_S)
+    except KafkaException as error:
+        raise MachineError(f"topic {topic} cannot be read", got=error.args[0].str()) from error
+    return int(low), int(high)
 
 
 def _newest(reader: object, topic: str, first: int, high: int) -> bytes | None:
@@ -68,4 +80,6 @@ def _newest(reader: object, topic: str, first: int, high: int) -> bytes | None:
 
 def schemas(client: Client, name: str) -> list[bytes]:
     """The versions of all tables' schemas, oldest first."""
-    return [message.value() for message in client.read([f"{name}.schema"])]
+    topic = f"{name}.schema"
+    found = [message.value() for message in client.read([topic])]
+    return [CAPTURE_SCHEMA.verify(value, f"a schema in {topic}") for value in found]

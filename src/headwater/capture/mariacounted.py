@@ -1,7 +1,7 @@
 """Counted: which changes of MariaDB's tables become records."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from headwater.capture import binlog
@@ -9,7 +9,7 @@ from headwater.capture.control import Notice
 from headwater.capture.gtid import Gtids
 from headwater.capture.keychange import KeyColumn, key_change, way_out
 from headwater.capture.mariastatement import effect
-from headwater.capture.mariatables import Tables
+from headwater.capture.mariatables import HISTORY, LEFT_OUT, Tables
 from headwater.capture.source import Record
 from headwater.capture.versions import ColumnSchema, Versions
 
@@ -20,6 +20,18 @@ WRITTEN_ALIKE: Final = {
     **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum"), "text"),
     **dict.fromkeys(("varbinary", "tinyblob", "blob", "mediumblob", "longblob"), "bytes"),
 }
+
+SEQUENCE: Final = (
+    "next_not_cached_value",
+    "minimum_value",
+    "maximum_value",
+    "start_value",
+    "increment",
+    "cache_size",
+    "cycle_option",
+    "cycle_count",
+)
+"""The columns of what CREATE SEQUENCE makes, which is in the binlog like a table."""
 
 
 class Counted:
@@ -73,12 +85,23 @@ class Counted:
         self._empty.update(emptied)
         return [self._tables.truncated(table, query, gtid, file) for table in emptied]
 
+    def leave_out(self, tables: Iterable[str]) -> None:
+        """Tables that keep their history are stopped from the beginning."""
+        for table in tables:
+            if table not in self.stopped:
+                self._stop(table, HISTORY, LEFT_OUT)
+
     def _counts(self, table: str, gtid: str) -> bool:
         seen = self._since.get(table)
         return table not in self.stopped and (seen is None or not seen.has(gtid))
 
     def _fits(self, table: str, found: binlog.TableMap) -> bool:
         """Whether rows of this shape go on under the keys of those before; stops the table otherwise."""
+        if tuple(column.name for column in found.columns) == SEQUENCE:
+            return False
+        if self._tables.keeps_history(found):
+            self._stop(table, HISTORY, LEFT_OUT)
+            return False
         known = self._versions.newest(table)
         key, columns = self._tables.described(found)
         new = _key(key, columns)

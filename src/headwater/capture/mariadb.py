@@ -32,6 +32,11 @@ from headwater.errors import Away, CaptureError, UsageError
 __all__ = ["MariaDBSource"]
 
 CONNECT_S: Final = 10
+SESSION: Final = (
+    "SET time_zone = '+00:00', sql_mode = '', sql_select_limit = 18446744073709551615, sql_big_selects = 1"
+    " /*M!100101 , max_statement_time = 0 */"
+)
+"""What a server may have set otherwise for new sessions: texts would be padded, rows left out, long queries ended."""
 NEVER: Final = {
     1044: "the user has no right to the database",
     1045: "the user or its password is refused",
@@ -124,6 +129,7 @@ class MariaDBSource:
                 if not have.includes(at)
             }
             counted = Counted(tables, since, place.stopped, self._versions, self.notices)
+            counted.leave_out(tables.looking().versioned())
             chunks = Chunks(
                 place.snapshots,
                 self.notices,
@@ -135,7 +141,7 @@ class MariaDBSource:
                 if part.position is None:
                     yield part
                     continue
-                known = dict.fromkeys(tables.born, "") | (place.tables or {})
+                known = dict.fromkeys({*tables.born, *counted.stopped}, "") | (place.tables or {})
                 place = Place(part.position, known, chunks.pending, counted.stopped)
                 yield part._replace(position=str(place))
 
@@ -282,7 +288,7 @@ class MariaDBSource:
             connect_timeout=CONNECT_S,
             read_timeout=None,
             autocommit=True,
-            init_command="SET time_zone = '+00:00'",
+            init_command=SESSION,
         )
         self._connections.append(connection)
         self._address.check_connected(connection)

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from headwater.capture import mysqlvalue as value
 from headwater.capture.envelope import compiled, members, quoted
 from headwater.capture.mariatypes import schema_column
+from headwater.capture.mysqlcharset import PLAIN, checked
 from headwater.capture.replica import Packets
 from headwater.capture.versions import ColumnSchema
 from headwater.errors import CaptureError
@@ -33,6 +34,8 @@ class SnapshotTable(NamedTuple):
     name: str
     columns: tuple[ColumnSchema, ...]
     key: tuple[str, ...]
+    padded: frozenset[str] = frozenset()
+    """Columns whose numbers the server shows with zeros in front (ZEROFILL)."""
 
     @property
     def whole(self) -> str:
@@ -106,6 +109,14 @@ class Snapshot:
         found = cursor.fetchall()
         return {(schema, table): rows or 0 for schema, table, rows in found if self._wanted(schema, table)}
 
+    def versioned(self) -> list[str]:
+        """Those that are wanted and keep old versions of their rows: MariaDB counts them apart from plain tables."""
+        cursor = self._connection.cursor()
+        cursor.execute(
+            "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'SYSTEM VERSIONED'"
+        )
+        return [f"{schema}.{table}" for schema, table in cursor.fetchall() if self._wanted(schema, table)]
+
     def tables(self) -> list[SnapshotTable]:
         """The tables that are wanted, as they stand; from here on nobody can change their columns until `end`."""
         return [self.table(schema, table) for schema, table in self.names()]
@@ -135,13 +146,16 @@ class Snapshot:
             " WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
             (schema, table),
         )
-        columns = tuple(schema_column(dict(zip(FACTS, row, strict=True))) for row in cursor.fetchall())
+        facts = [dict(zip(FACTS, row, strict=True)) for row in cursor.fetchall()]
+        columns = tuple(map(schema_column, facts))
+        padded = frozenset(fact["column_name"] for fact in facts if fact["column_type"].endswith(" zerofill"))
         cursor.execute(
             "SELECT column_name FROM information_schema.statistics"
             " WHERE table_schema = %s AND table_name = %s AND index_name = 'PRIMARY' ORDER BY seq_in_index",
             (schema, table),
         )
-        return SnapshotTable(schema, table, columns, tuple(name for (name,) in cursor.fetchall()))
+        key = tuple(name for (name,) in cursor.fetchall())
+        return SnapshotTable(schema, table, columns, key, padded)
 
     def rows(
         self, table: SnapshotTable, rest: str = "", around: Callable[[], tuple[str, str]] = lambda: ("", "")
@@ -218,7 +232,7 @@ def _reader(table: SnapshotTable, decimal: value.Decimal) -> Read:
         "def read(payloads, y, z):",
         " keys = []; rows = []; add_key = keys.append; add_row = rows.append",
         " for b in payloads:",
-        "  t = b.decode('latin-1'); p = 0",
+        f"  t = b.decode('latin-1'); p = 0; q = {PLAIN}",
     ]
     for i, column in enumerate(table.columns):
         lines += [
@@ -238,6 +252,7 @@ def _reader(table: SnapshotTable, decimal: value.Decimal) -> Read:
         "\n".join(lines),
         length=_length,
         quoted=quoted,
+        checked=checked,
         value=value,
         **{f"d{scale}": decimal(scale) for scale in map(_scale, table.columns)},
         pack=pack,
@@ -253,14 +268,15 @@ def _reader(table: SnapshotTable, decimal: value.Decimal) -> Read:
 def _expression(table: SnapshotTable, column: ColumnSchema) -> str:
     kind = column.type.removesuffix(" unsigned")
     if kind in TEXTS:
-        return "quoted(t[p:p+n])"
+        return "q(t[p:p+n])"
     if kind in BYTES:
         return "value.base64(b[p:p+n])"
     if kind == "geometry":
         return "value.geometry(b[p:p+n])"
+    whole = "int(t[p:p+n])" if column.name in table.padded else "t[p:p+n]"
     try:
         return {
-            **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint"), "t[p:p+n]"),
+            **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint"), whole),
             "year": "int(t[p:p+n])",
             "float": "value.single(pack('<f', float(t[p:p+n])))",
             "double": "repr(float(t[p:p+n]))",

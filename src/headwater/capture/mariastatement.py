@@ -3,6 +3,8 @@
 TRUNCATE t; DELETE FROM t (of an engine that has lost its rows); DROP TABLE t, u; CREATE OR REPLACE TABLE t        emptied
 DROP DATABASE d; CREATE OR REPLACE DATABASE d                                                                     databases
 ALTER TABLE t DROP | TRUNCATE | EXCHANGE | CONVERT PARTITION p, and the table that is exchanged or converted      torn
+ALTER TABLE t IMPORT | DISCARD TABLESPACE                                                                         torn
+RENAME TABLE t TO u, ALTER TABLE t RENAME TO u: t is emptied and u torn; a name that is given away and taken       both
 """
 
 import re
@@ -20,6 +22,12 @@ TOKEN: Final = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 """What stands in a comment with a version (``/*!50100 … */``) is carried out, and is read."""
+
+TEARING: Final = (
+    *((act, "PARTITION") for act in ("DROP", "TRUNCATE", "EXCHANGE", "CONVERT")),
+    *((act, "TABLESPACE") for act in ("IMPORT", "DISCARD")),
+)
+"""What an ALTER TABLE may say that takes rows away or brings others."""
 
 Name = tuple[str, str]
 """Database and table."""
@@ -99,12 +107,12 @@ def effect(statement: str, schema: str) -> Effect:
     if reader.took("DELETE", "FROM"):
         table = reader.table()
         return Effect(emptied=(table,) if reader.over else (), defines=False)
-    if reader.took("DROP"):
-        return _dropped(reader)
-    if reader.took("CREATE", "OR", "REPLACE"):
+    if reader.took("DROP") or reader.took("CREATE", "OR", "REPLACE"):
         return _dropped(reader)
     if reader.took("ALTER"):
         return _altered(reader)
+    if reader.took("RENAME", "TABLE") or reader.took("RENAME", "TABLES"):
+        return _renamed(reader)
     return Effect()
 
 
@@ -125,15 +133,34 @@ def _altered(reader: _Reader) -> Effect:
         return Effect()
     reader.took("IF", "EXISTS")
     table, torn = reader.table(), dict[Name, None]()
+    emptied: tuple[Name, ...] = ()
     while True:
-        if any(reader.took(act, "PARTITION") for act in ("DROP", "TRUNCATE", "EXCHANGE", "CONVERT")):
+        if any(reader.took(*words) for words in TEARING):
             torn[table] = None
         elif reader.took("CONVERT", "TABLE") or (
             torn and (reader.took("WITH", "TABLE") or reader.took("TO", "TABLE"))
         ):
             torn |= {table: None, reader.table(): None}
+        elif reader.took("RENAME"):
+            if not any(map(reader.took, ("COLUMN", "INDEX", "KEY"))):
+                any(map(reader.took, ("TO", "AS", "=")))
+                emptied = (table,)
+                torn[reader.table()] = None
         elif not reader.skip():
-            return Effect(torn=tuple(torn))
+            return Effect(emptied, torn=tuple(torn))
+
+
+def _renamed(reader: _Reader) -> Effect:
+    reader.took("IF", "EXISTS")
+    emptied, torn = [], []
+    while True:
+        emptied.append(reader.table())
+        while not reader.took("TO"):  # WAIT n, NOWAIT
+            if not reader.skip():
+                return Effect()
+        torn.append(reader.table())
+        if not reader.took(","):
+            return Effect(tuple(emptied), torn=tuple(torn))
 
 
 def names(statement: str, schema: str) -> set[Name]:

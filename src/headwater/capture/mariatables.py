@@ -23,16 +23,19 @@ from headwater.capture.mariaplace import Place
 from headwater.capture.mariasnapshot import Snapshot, SnapshotTable
 from headwater.capture.mariastatement import names
 from headwater.capture.mariatypes import map_columns
+from headwater.capture.mysqlcharset import Charsets
 from headwater.capture.mysqlvalue import Decimal
 from headwater.capture.rowimage import Image, Layout, row_reader
 from headwater.capture.source import Columns, Part, Progress, Record
 from headwater.capture.versions import ColumnSchema, Versions
 from headwater.errors import CaptureError
 
-__all__ = ["Tables"]
+__all__ = ["HISTORY", "LEFT_OUT", "Tables"]
 
 KNOWN_MAX: Final = 10_000
 MARK: Final = "\0"
+HISTORY: Final = "it keeps its history (WITH SYSTEM VERSIONING): old rows would be among those that it has"
+LEFT_OUT: Final = "leave it out, or capture a table without history that triggers keep in step"
 
 _new = tuple.__new__
 
@@ -45,6 +48,8 @@ class _Table(NamedTuple):
     topic: str
     read: Callable[[bytes, int], list[Image]]
     source: Callable[..., str]
+    history: bool
+    """Whether it keeps old versions of its rows."""
 
 
 class Tables:
@@ -72,7 +77,7 @@ class Tables:
         self._versions = versions
         self._statements: dict[str, str] = {}
         """The last statement that named a table and was not about rows."""
-        self._charsets = _charsets(connection, mariadb=mariadb)
+        self._charsets = Charsets(connection, mariadb=mariadb)
         self._known: dict[int, _Table] = {}
         self._current: dict[str, _Table] = {}
         self._made, self._made_at = "", 0.0
@@ -154,8 +159,14 @@ class Tables:
         snapshot.tables()
         return found
 
+    def keeps_history(self, table: TableMap) -> bool:
+        """Whether a table has old versions of its rows beside them."""
+        return (self._known.get(id(table)) or self._learn(table)).history
+
     def _check(self, found: list[str], *, strict: bool) -> None:
         """A table that is not there, or that the user may not even see, must not look like one without rows."""
+        for table in set(self._given) & set(self.looking().versioned()):
+            raise CaptureError(f"table {table} cannot be captured: {HISTORY}", hint=LEFT_OUT)
         for given in self._given if strict else ():
             pattern = re.compile(re.escape(given).replace(r"\*", "[^.]*"))
             if not any(pattern.fullmatch(name) for name in found):
@@ -248,6 +259,7 @@ class Tables:
             f"{self._name}.{table.schema}.{table.name}",
             row_reader(table, layout),
             self._block(table.schema, table.name),
+            f"{table.schema}.{table.name}" in self.looking().versioned(),
         )
         self._known[id(table)] = found
         return found
@@ -285,13 +297,6 @@ class Tables:
 
 def _moments(at_ms: int) -> dict[str, int]:
     return {"ts_ms": at_ms, "ts_us": at_ms * 1000, "ts_ns": at_ms * 1_000_000}
-
-
-def _charsets(connection: Any, *, mariadb: bool) -> dict[int, str]:
-    cursor = connection.cursor()
-    source = "collation_character_set_applicability" if mariadb else "collations"
-    cursor.execute(f"SELECT id, character_set_name FROM information_schema.{source} WHERE id IS NOT NULL")  # noqa: S608  one of two
-    return dict(cursor.fetchall())
 
 
 def _kinds(connection: Any, schema: str, table: str) -> dict[str, str]:

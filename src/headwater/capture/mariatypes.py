@@ -4,7 +4,6 @@ from typing import Any, Final
 
 from headwater.capture import binlog
 from headwater.capture.binlog import Column, TableMap
-from headwater.capture.mysqlvalue import codec
 from headwater.capture.rowimage import Layout
 from headwater.capture.versions import ColumnSchema
 
@@ -70,10 +69,7 @@ def _column(column: Column, layout: Layout) -> ColumnSchema:
     elif column.kind in {binlog.TIME, binlog.DATETIME, binlog.TIMESTAMP, binlog.BIT}:
         modifier = column.size
     elif column.kind in {binlog.ENUM, binlog.SET}:
-        encoding = codec(layout.charsets[column.collation]).replace("latin1", "cp1252")
-        modifier = ",".join(
-            "'" + label.decode(encoding, "replace").replace("'", "''") + "'" for label in column.labels
-        )
+        modifier = ",".join("'" + label.replace("'", "''") + "'" for label in layout.labels(column))
     return ColumnSchema(column.name, name, modifier, column.nullable)
 
 

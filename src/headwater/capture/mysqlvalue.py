@@ -7,19 +7,16 @@ decimals base64 of the unscaled number or text, bytes base64. Zero dates and day
 import datetime as dt
 import socket
 from binascii import b2a_base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
 
-from headwater.capture.envelope import compiled, piece, quoted, two_complement
-from headwater.errors import CaptureError
+from headwater.capture.envelope import compiled, two_complement, written
 
 __all__ = [
-    "CODECS",
     "Decimal",
     "base64",
     "bits",
-    "codec",
     "date",
     "days",
     "decimal",
@@ -34,79 +31,12 @@ __all__ = [
     "single",
     "span",
     "stamp",
-    "text",
     "unscaled",
     "uuid",
 ]
 
 EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
-CODECS = {
-    "utf8mb4": "utf-8",
-    "utf8mb3": "utf-8",
-    "utf8": "utf-8",
-    "ascii": "ascii",
-    "latin1": "latin1",
-    "latin2": "iso8859_2",
-    "latin5": "iso8859_9",
-    "latin7": "iso8859_13",
-    "greek": "iso8859_7",
-    "hebrew": "iso8859_8",
-    "cp1250": "cp1250",
-    "cp1251": "cp1251",
-    "cp1256": "cp1256",
-    "cp1257": "cp1257",
-    "cp850": "cp850",
-    "cp852": "cp852",
-    "cp866": "cp866",
-    "koi8r": "koi8_r",
-    "koi8u": "koi8_u",
-    "macroman": "mac_roman",
-    "macce": "mac_latin2",
-    "tis620": "tis_620",
-    "ucs2": "utf-16-be",
-    "utf16": "utf-16-be",
-    "utf16le": "utf-16-le",
-    "utf32": "utf-32-be",
-    "big5": "big5",
-    "gb2312": "gb2312",
-    "gbk": "gbk",
-    "gb18030": "gb18030",
-    "sjis": "shift_jis",
-    "cp932": "cp932",
-    "ujis": "euc_jp",
-    "eucjpms": "euc_jp",
-    "euckr": "euc_kr",
-}
 _SINGLE = Struct("<f")
-
-
-def codec(charset: str) -> str:
-    """Python's name of a character set."""
-    try:
-        return CODECS[charset]
-    except KeyError:
-        raise CaptureError(
-            f"character set {charset} is not supported", hint="convert the column to utf8mb4"
-        ) from None
-
-
-def text(charset: str) -> Callable[[bytes], str]:
-    """From bytes of a character set to the piece of a text."""
-    name = codec(charset)
-    if (
-        name == "latin1"
-    ):  # MySQL's is Windows' cp1252, with the five bytes that it leaves out taken from ISO 8859-1
-        return lambda raw: quoted(raw.decode("ascii") if raw.isascii() else piece(_western(raw)))
-    return lambda raw: quoted(piece(raw.decode(name, "replace")))
-
-
-def _western(raw: bytes) -> str:
-    try:
-        return raw.decode("cp1252")
-    except UnicodeDecodeError:
-        return "".join(
-            bytes((b,)).decode("cp1252" if b not in b"\x81\x8d\x8f\x90\x9d" else "latin1") for b in raw
-        )
 
 
 def base64(raw: bytes) -> str:
@@ -259,19 +189,16 @@ def span(packed: int, shift: int, unit: int) -> int:
     return -found if packed < 0 else found
 
 
-def label(values: tuple[bytes, ...], charset: str) -> tuple[str, ...]:
+def label(values: Sequence[str]) -> tuple[str, ...]:
     """What an enum's numbers stand for; 0 is the empty text that a wrong value became."""
-    write = text(charset)
-    return ('""', *map(write, values))
+    return ('""', *map(written, values))
 
 
-def labels(values: tuple[bytes, ...], charset: str) -> Callable[[int], str]:
+def labels(values: Sequence[str]) -> Callable[[int], str]:
     """What a set's bits stand for."""
-    name = codec(charset).replace("latin1", "cp1252")
-    names = [value.decode(name, "replace") for value in values]
 
     @lru_cache(4096)
     def write(value: int) -> str:
-        return quoted(piece(",".join(each for bit, each in enumerate(names) if value >> bit & 1)))
+        return written(",".join(each for bit, each in enumerate(values) if value >> bit & 1))
 
     return write

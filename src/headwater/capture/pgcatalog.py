@@ -14,7 +14,8 @@ from headwater.errors import CaptureError
 __all__ = ["Catalogue", "Published", "Slot", "identifier", "string"]
 
 TYPES = """
-SELECT oid::int8, typbasetype::int8, typtypmod, CASE WHEN typinput = 'array_in'::regproc THEN typelem::int8 ELSE 0 END
+SELECT oid::int8, typbasetype::int8, typtypmod, CASE WHEN typinput = 'array_in'::regproc THEN typelem::int8 ELSE 0 END,
+  typdelim::text
 FROM pg_type WHERE typtype = 'd' OR typinput = 'array_in'::regproc
 """
 KEYS = """

@@ -8,6 +8,8 @@ import re
 import struct
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from math import isfinite, isnan
 from typing import Literal, NamedTuple
 
 from headwater.capture.envelope import NULL, UNAVAILABLE, UNAVAILABLE_BYTES, quoted, two_complement
@@ -35,6 +37,8 @@ class Type(NamedTuple):
     typmod: int
     element: int
     """What an array has elements of; otherwise 0."""
+    delimiter: str = ","
+    """What separates the elements of an array."""
 
 
 class Kind(NamedTuple):
@@ -62,7 +66,8 @@ class Types:
             return self.kind(known.base, known.typmod)
         if known is not None and known.element and oid not in _ENCODERS:
             element = self.kind(known.element, typmod).encode
-            return Kind(lambda text: _array(text, element), f"[{UNAVAILABLE}]")
+            token = _token(known.delimiter)
+            return Kind(lambda text: _array(text, element, token), f"[{UNAVAILABLE}]")
         if oid in {NUMERIC, MONEY} and self._decimals == "string":
             return Kind((lambda text: f'"{_cents(text)}"') if oid == MONEY else _named, UNAVAILABLE)
         if oid == NUMERIC:
@@ -87,6 +92,8 @@ def _flag(text: str) -> str:
 
 
 def _float(text: str) -> str:
+    if text == "-0":  # a whole number to readers of JSON, which have none such
+        return "-0.0"
     return text if text[-1] <= "9" else f'"{text}"'
 
 
@@ -130,7 +137,13 @@ def _bits(text: str) -> str:
 def _point(text: str) -> str:
     x, y = map(float, text[1:-1].split(","))
     wkb = b64encode(struct.pack("<BIdd", 1, 1, x, y)).decode()
-    return f'{{"x":{_float(repr(x))},"y":{_float(repr(y))},"wkb":"{wkb}","srid":null}}'
+    return f'{{"x":{_number(x)},"y":{_number(y)},"wkb":"{wkb}","srid":null}}'
+
+
+def _number(value: float) -> str:
+    if isfinite(value):
+        return repr(value)
+    return '"NaN"' if isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
 
 
 class _Cache(dict[str, int]):
@@ -267,13 +280,21 @@ def _interval(text: str) -> str:
     return str(micros + (-seconds if found[6] else seconds))
 
 
-_TOKEN = re.compile(r'[{},]|"((?:[^"\\]|\\.)*)"|[^{},"]+', re.DOTALL)
+_BOUNDS = re.compile(r"(?:\[[-+\d]+:[-+\d]+\])+=")
+"""In front of an array that does not begin at 1."""
 
 
-def _array(text: str, element: Encode | None) -> str:
+@lru_cache
+def _token(delimiter: str) -> re.Pattern[str]:
+    """What an array literal consists of: signs, quoted elements and plain ones."""
+    signs = "{}" + re.escape(delimiter)
+    return re.compile(rf'(?P<sign>[{signs}])|"(?P<quoted>(?:[^"\\]|\\.)*)"|[^{signs}"]+', re.DOTALL)
+
+
+def _array(text: str, element: Encode | None, token: re.Pattern[str]) -> str:
     """An array literal as a JSON array; bounds that do not begin at 1 are left out, as in Debezium."""
-    _, _, literal = text.rpartition("]={")
-    tokens = _TOKEN.finditer("{" + literal if text[0] == "[" else text)
+    bounds = _BOUNDS.match(text) if text[0] == "[" else None
+    tokens = token.finditer(text, bounds.end() if bounds else 0)
     next(tokens)
     return _elements(tokens, element)
 
@@ -281,15 +302,16 @@ def _array(text: str, element: Encode | None) -> str:
 def _elements(tokens: Iterator[re.Match[str]], element: Encode | None) -> str:
     found: list[str] = []
     for token in tokens:
-        if token[0] == "{":
+        if token["sign"] == "{":
             found.append(_elements(tokens, element))
-        elif token[0] == "}":
+        elif token["sign"] == "}":
             break
-        elif token[0] != ",":
-            if token[1] is None and token[0] == "NULL":
+        elif token["sign"] is None:
+            inside = token["quoted"]
+            if inside is None and token[0] == "NULL":
                 found.append(NULL)
                 continue
-            plain = token[0] if token[1] is None else re.sub(r"\\(.)", r"\1", token[1], flags=re.DOTALL)
+            plain = token[0] if inside is None else re.sub(r"\\(.)", r"\1", inside, flags=re.DOTALL)
             found.append(plain if element is None else element(plain))
     return f"[{','.join(found)}]"
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from headwater.capture import binlog
 from headwater.capture import mysqlvalue as value
 from headwater.capture.binlog import Column, TableMap
-from headwater.capture.envelope import compiled, members, piece, quoted
+from headwater.capture.envelope import compiled, members, piece, quoted, written
+from headwater.capture.mysqlcharset import PLAIN, Charsets, checked
 from headwater.capture.mysqljson import json_text
 from headwater.errors import CaptureError
 
@@ -26,11 +27,14 @@ Image = tuple[str | None, str]
 class Layout(NamedTuple):
     """What the map of a table does not say."""
 
-    charsets: Mapping[int, str]
-    """Character sets by the numbers of their collations."""
+    charsets: Charsets
     decimal: value.Decimal = value.number
     kinds: Mapping[str, str] = {}
     """Columns that the binlog shows as bytes and people know as something else: ``uuid``, ``inet4``, ``inet6``."""
+
+    def labels(self, column: Column) -> list[str]:
+        """The values of an enum or set."""
+        return [*map(self.charsets.decoder(column.collation), column.labels)]
 
 
 class _Step(NamedTuple):
@@ -51,6 +55,8 @@ def row_reader(table: TableMap, layout: Layout) -> Callable[[bytes, int], list[I
         "value": value,
         "from_bytes": int.from_bytes,
         "json_text": json_text,
+        "checked": checked,
+        "written": written,
     }
     steps = [_step(i, column, table, layout, names) for i, column in enumerate(table.columns)]
     count = len(steps)
@@ -59,6 +65,7 @@ def row_reader(table: TableMap, layout: Layout) -> Callable[[bytes, int], list[I
     source = [
         "def read(b, p):",
         " out = []; add = out.append; end = len(b); t = b.decode('latin-1')",
+        f" q = {PLAIN}",
         " while p < end:",
     ]
     source += [f"  n = {null}; p += {size}"]
@@ -153,9 +160,9 @@ def _step(i: int, column: Column, table: TableMap, layout: Layout, names: dict[s
 def _fixed(i: int, column: Column, layout: Layout, names: dict[str, Any]) -> _Step | None:
     size = column.size
     if column.kind == binlog.ENUM:
-        names[f"e{i}"] = value.label(column.labels, layout.charsets[column.collation])
+        names[f"e{i}"] = value.label(layout.labels(column))
     elif column.kind == binlog.SET:
-        names[f"e{i}"] = value.labels(column.labels, layout.charsets[column.collation])
+        names[f"e{i}"] = value.labels(layout.labels(column))
     code, line = {
         binlog.INT24: ("3s", f"from_bytes(v{i}, 'little', signed={not column.unsigned})"),
         binlog.FLOAT: ("4s", f"value.single(v{i})"),
@@ -177,7 +184,6 @@ def _variable(i: int, column: Column, layout: Layout, names: dict[str, Any]) -> 
         code = "B" if column.size < 256 else "H"
     length = (f"v{i} = from_bytes(v{i}, 'little')",) if code == "3s" else ()
     raw = f"b[p:p+v{i}]"
-    charset = layout.charsets.get(column.collation, "binary")
     if column.kind == binlog.JSON:
         made = f"piece(quoted(json_text({raw})))"
     elif column.kind == binlog.GEOMETRY:
@@ -188,11 +194,11 @@ def _variable(i: int, column: Column, layout: Layout, names: dict[str, Any]) -> 
         # BINARY comes without the zeros at its end.
         padded = f"{raw}.ljust({column.size}, b'\\0')" if column.kind == binlog.STRING else raw
         made = f"'\"' + b64({padded}, newline=False).decode() + '\"'"
-    elif value.codec(charset) == "utf-8":
-        made = f"quoted(t[p:p+v{i}])"  # the bytes of UTF-8 are its piece
+    elif layout.charsets.plain(column.collation):
+        made = f"q(t[p:p+v{i}])"  # the bytes of UTF-8 are its piece
     else:
-        names[f"t{i}"] = value.text(charset)
-        made = f"t{i}({raw})"
+        names[f"t{i}"] = layout.charsets.decoder(column.collation)
+        made = f"written(t{i}({raw}))"
     return _Step(code, (*length, f"c{i} = {made}; p += v{i}"), variable=True)
 
 

@@ -3,7 +3,8 @@
 ``_headwater_changes`` has one entry for each changed row: its number, time and operation, the shape of the row, and its values before
 (``o0``…) and after (``n0``…), in columns without a type, so that each keeps the one it was stored with: JSON made by a trigger costs the
 writer half as much again. ``_headwater_shapes`` says which columns a shape has; a trigger names its own, so that entries written before
-a change of the table are still read as what they were.
+a change of the table are still read as what they were. ``_headwater_format`` has one row with the format of all of this; ``user_version`` belongs to the
+owner of the file.
 """
 
 import json
@@ -12,11 +13,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from headwater.errors import CaptureError
+from headwater.formats import CHANGE_TABLE
 
 __all__ = ["CHANGES", "Shape", "install", "last_number", "name", "remove", "shape_of", "shapes"]
 
 CHANGES: Final = "_headwater_changes"
 SHAPES: Final = "_headwater_shapes"
+FORMAT: Final = "_headwater_format"
 NOW: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 
 
@@ -43,8 +46,11 @@ def shape_of(db: sqlite3.Connection, table: str) -> Shape:
 
 
 def shapes(db: sqlite3.Connection) -> dict[int, Shape]:
-    """All shapes that entries may have; none where nothing is installed."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (SHAPES,)).fetchone():
+    """All shapes that entries may have; none where nothing is installed. UsageError where a newer version has installed something else."""
+    if _exists(db, FORMAT):
+        (found,) = db.execute(f"SELECT max(format) FROM {FORMAT}").fetchone()  # noqa: S608  constant
+        CHANGE_TABLE.check(found or 1, f"table {CHANGES}")
+    if not _exists(db, SHAPES):
         return {}
     found = db.execute(f"SELECT id, name, columns, key FROM {SHAPES}")  # noqa: S608  constant
     return {
@@ -73,6 +79,8 @@ def install(db: sqlite3.Connection, tables: Sequence[str], *, rows: bool = False
         db.execute(
             f"CREATE TABLE IF NOT EXISTS {CHANGES}(number INTEGER PRIMARY KEY AUTOINCREMENT, at, op, shape)"
         )
+        db.execute(f"CREATE TABLE IF NOT EXISTS {FORMAT}(format INTEGER PRIMARY KEY)")
+        db.execute(f"INSERT OR IGNORE INTO {FORMAT} VALUES (?)", (CHANGE_TABLE.newest,))  # noqa: S608  constant
         known = shapes(db)
         changed = [table for table in tables if not _fits(db, table, known)]
         for table in changed:
@@ -88,14 +96,18 @@ def install(db: sqlite3.Connection, tables: Sequence[str], *, rows: bool = False
 
 
 def remove(db: sqlite3.Connection) -> None:
-    """Takes all triggers, and the entries that nobody has read, away."""
+    """Takes all triggers, and the entries that nobody has read, away, of whatever version they are."""
     db.execute("BEGIN IMMEDIATE")
     for (trigger,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
         if trigger.startswith("_headwater_"):
             db.execute(f"DROP TRIGGER {name(trigger)}")
-    db.execute(f"DROP TABLE IF EXISTS {CHANGES}")
-    db.execute(f"DROP TABLE IF EXISTS {SHAPES}")
+    for table in (CHANGES, SHAPES, FORMAT):
+        db.execute(f"DROP TABLE IF EXISTS {table}")
     db.execute("COMMIT")
+
+
+def _exists(db: sqlite3.Connection, table: str) -> bool:
+    return db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
 
 
 def _triggers(db: sqlite3.Connection, table: str) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any, Final
 
-from headwater.capture.envelope import compiled, members, quoted
+from headwater.capture.envelope import compiled, members, quoted, written
 from headwater.capture.mysqlvalue import base64
 
 __all__ = ["pieces", "row_image"]
@@ -16,10 +16,21 @@ def _real(value: float) -> str:
     return '"Infinity"' if value > 0 else '"-Infinity"'  # SQLite has no NaN
 
 
+def _text(text: str) -> str:
+    """SQLite keeps a text that is not UTF-8: each byte that cannot be read is escaped as ``\\udc80`` and the byte's lower bits, so that the record is JSON."""
+    if not text.isascii():
+        raw = text.encode("latin-1")
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            return written(raw.decode("utf-8", "surrogateescape"))
+    return quoted(text)
+
+
 WRITE: Final[dict[type, Callable[[Any], str]]] = {
     int: str,
     float: _real,
-    str: quoted,
+    str: _text,
     bytes: base64,
     type(None): lambda _: "null",
 }

@@ -38,8 +38,9 @@ class Missing(NamedTuple):
 
 def refuse_loss(client: Client, folder: Path, view: str, what: str, *, accept: bool) -> None:
     """Raises UsageError, which says what cannot be, when the log lacks records that the view has read. ``folder`` has the view's checkpoints."""
-    begun, read = _read(client, folder, view)
-    found = [] if accept else missing(client, begun, read)
+    if accept:
+        return  # also where a newer version has written results that this one cannot read
+    found = missing(client, *_read(client, folder, view))
     if not found:
         return
     more = f", and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else ""

@@ -27,6 +27,7 @@ from headwater.operate.loss import missing, refuse_loss
 from headwater.pipeline import late, session
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
+from headwater.pipeline.engine import Engine
 from headwater.pipeline.late import LateRecord
 from headwater.pipeline.layout import PLAIN, layout
 from headwater.pipeline.points import passes
@@ -51,7 +52,16 @@ SHORTER = 0.8
 class Rebuild:
     """One rebuild of one view. Whatever ends it, it can be begun again and goes on where it was."""
 
-    def __init__(self, app: App, settings: Settings, view: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        settings: Settings,
+        view: str,
+        clock: Clock | None = None,
+        *,
+        engine: Engine | None = None,
+    ) -> None:
+        """``engine``: what runs the new run's query; Spark, but for simulations."""
         graph = app.graph()
         if view not in graph.views:
             raise UsageError(f"unknown view {view!r}", expected=", ".join(graph.views))
@@ -66,6 +76,7 @@ class Rebuild:
         self._settings = settings
         self._view: View = graph.views[view]
         self._clock = clock or SystemClock()
+        self._engine = engine
         self.near_s = NEAR_SECONDS
         self._topics = Topics(settings.access)
         self._folder = session.data(settings) / "checkpoints" / view
@@ -130,7 +141,8 @@ class Rebuild:
 
     def _catch_up(self, run: str, say: Callable[[str], None]) -> None:
         ends = self._topics.ends(self._seen().inputs)
-        runner = Runner(self._app, self._settings, self._clock, shadows={self._view.name: run})
+        shadows = {self._view.name: run}
+        runner = Runner(self._app, self._settings, self._clock, shadows=shadows, engine=self._engine)
         total = behind({}, ends)
 
         def look() -> None:

@@ -28,7 +28,7 @@ def reset(settings: Settings, view: str, *, accept_loss: bool = False) -> None:
             f"there is no view {view!r} with results", hint="headwater topic list shows what there is"
         )
     for reader in (name.removesuffix(result.topic("")) for name in known if name.endswith(result.topic(""))):
-        last = result.newest(client, reader)
+        last = result.newest(client, reader) if reader != view else None
         if last is not None and view in last.views:
             raise UsageError(
                 f"view {view!r} cannot be reset: view {reader!r} reads it",

@@ -18,6 +18,7 @@ from headwater import result
 from headwater.client import Client
 from headwater.config import Settings
 from headwater.errors import StorageError, UsageError, one_line
+from headwater.formats import SAVED
 from headwater.operate.running import refuse_while_running
 from headwater.result import Result
 
@@ -33,6 +34,7 @@ class Saved(msgspec.Struct, frozen=True):
     batch: int
     files: int
     size_bytes: int
+    format: int = 1
 
 
 def save(settings: Settings, view: str, url: str) -> Saved:
@@ -52,7 +54,8 @@ def save(settings: Settings, view: str, url: str) -> Saved:
         _clear(system, f"{there}/{folder}")
         fs.copy_files(str(here), f"{there}/{folder}", fs.LocalFileSystem(), system)
         found = _files(system, f"{there}/{folder}")
-        saved = Saved(seen.run, seen.batch, len(found), sum(info.size for info in found))
+        size_bytes = sum(info.size for info in found)
+        saved = Saved(seen.run, seen.batch, len(found), size_bytes, SAVED.newest)
         with system.open_output_stream(f"{there}/{NOTE}") as out:
             out.write(msgspec.json.encode(saved))
         if before is not None and (before.run, before.batch) != (saved.run, saved.batch):
@@ -137,7 +140,7 @@ def _at(url: str) -> tuple[fs.FileSystem, str]:
 def _note(system: fs.FileSystem, there: str) -> Saved | None:
     try:
         with system.open_input_stream(f"{there}/{NOTE}") as source:
-            return msgspec.json.decode(source.read(), type=Saved)
+            return SAVED.decode(source.read(), Saved, f"{there}/{NOTE}")
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:

@@ -50,8 +50,8 @@ def _scale(settings: Settings, topics: Topics, view: str, shards: int) -> int:
         )
     checkpoint = Checkpoint(session.data(settings) / "checkpoints" / view / seen.run)
     progress = Progress(topics, view, seen.run, SystemClock())
+    progress.open(checkpoint.last)
     reached = checkpoint.last()
-    progress.open(reached)
     try:
         last = progress.last or seen
         generation = uuid.uuid4().hex[:8]

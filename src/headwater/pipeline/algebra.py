@@ -108,11 +108,8 @@ class _Query:
             return self.walk(node.child(), needed, conditions)
         if not weights.weighted(node) or kind == "View":
             return self._moved.where(catalyst.frame(self._rows, node), conditions)
-        for each in catalyst.items(node.expressions()):
-            if not each.deterministic():
-                raise self.refused(
-                    "an expression that is another one each time", "a row goes out as it came in", each.sql()
-                )
+        if found := weights.passing(node):
+            raise self.refused("an expression that is another one each time", weights.VALID, found)
         if kind == "Filter":
             return self.walk(node.child(), needed, [*conjuncts(node.condition()), *conditions])
         if kind == "Join" and _how(node) == "inner":

@@ -41,6 +41,8 @@ def followed(rows: DataFrame, view: View) -> DataFrame:
     plan = catalyst.plan(rows)
     if not _may_change(plan):
         return rows
+    if not view.append:
+        _check_key(plan, view)
     return catalyst.frame(rows, _walk(rows, plan, view))
 
 
@@ -82,6 +84,46 @@ def _may_change(plan: Any) -> bool:
     return bool(catalyst.find(plan, {"Aggregate"})) or any(catalyst.mentions(plan, name) for name in HIDDEN)
 
 
+def _check_key(plan: Any, view: View) -> None:
+    """A row of Spark's groupBy replaces the one before it by its key, so the key may be made of nothing but what rows are grouped by."""
+    wanted = {_number(each): each.name() for each in catalyst.items(plan.output()) if each.name() in view.key}
+    aggregated = _aggregated(plan, wanted)
+    if aggregated:
+        raise UsageError(
+            f"view {view.name!r}: key column {aggregated[0]!r} comes from an aggregate, and a row whose key changes would stay under its old one",
+            expected="a key of columns that rows are grouped by",
+            hint="use hw.group, whose rows are taken out when they change",
+        )
+
+
+def _aggregated(node: Any, wanted: dict[int, str]) -> list[str]:
+    """The names of those columns, by their numbers, that are made of aggregates or by a generator from them."""
+    kind = node.nodeName()
+    if weights.is_ours(node):
+        return []
+    if kind == "Aggregate":
+        made = [each for each in catalyst.items(node.aggregateExpressions()) if _number(each) in wanted]
+        return [wanted[_number(each)] for each in made if catalyst.within(each, _aggregates)]
+    if kind == "Project":
+        made = [each for each in catalyst.items(node.projectList()) if _number(each) in wanted]
+        wanted = {
+            _number(one): wanted[_number(each)]
+            for each in made
+            for one in catalyst.items(each.references().toSeq())
+        }
+    elif kind == "Generate" and catalyst.find(node, {"Aggregate"}):
+        return [each.name() for each in catalyst.items(node.generatorOutput())]
+    return [name for child in catalyst.items(node.children()) for name in _aggregated(child, wanted)]
+
+
+def _number(attribute: Any) -> int:
+    return int(attribute.exprId().id())
+
+
+def _aggregates(part: Any) -> bool:
+    return bool(part.nodeName() == "AggregateExpression")
+
+
 def _hides(node: Any) -> bool:
     names = node.output().mkString("\n")  # one call, where looking at each column is one for each
     return any(f"{name}#" in names and _has(node, name) for name in HIDDEN)
@@ -120,7 +162,7 @@ def _settled(condition: Any, child: Any) -> bool:
     grouped = {
         each.exprId()
         for each in catalyst.items(aggregates[0].aggregateExpressions())
-        if not catalyst.within(each, lambda part: part.nodeName() == "AggregateExpression")
+        if not catalyst.within(each, _aggregates)
     }
     return asked <= grouped
 

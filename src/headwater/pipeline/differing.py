@@ -144,7 +144,7 @@ def _not_unique(key: bytes) -> UsageError:
     return UsageError(
         f"the key of the view is not unique: there are two rows with {key.decode()!r}",
         expected="one row for each key",
-        hint="name more columns in key=, or bring the rows of a key together with hw.group; if the view's filters were changed: headwater view rebuild",
+        hint="name more columns in key=, or bring the rows of a key together with hw.group; take copies of an event out before with hw.distinct",
     )
 
 

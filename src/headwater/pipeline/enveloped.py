@@ -11,7 +11,7 @@ no key, and is invalid.
 from pyspark.sql import DataFrame
 
 from headwater.graph import Stream
-from headwater.pipeline.wire import literal
+from headwater.pipeline.wire import like_array, literal
 
 __all__ = ["DATE", "opened"]
 
@@ -25,7 +25,9 @@ def opened(raw: DataFrame, spec: Stream) -> DataFrame:
     value = "IF(_envelope.op IS NULL, value, CAST(_envelope.after AS BINARY))"
     parts = [f"get_json_object(CAST(key AS STRING), {literal(f'$[{name!r}]')})" for name in spec.key]
     whole = " AND ".join(f"{part} IS NOT NULL" for part in parts)
-    key = parts[0] if len(parts) == 1 else f"IF({whole}, to_json(array({', '.join(parts)})), NULL)"
+    array = f"to_json(array({', '.join(parts)}))"
+    lone = f"IF({like_array(parts[0])}, {array}, {parts[0]})"  # as ``schema.key_text`` has it
+    key = lone if len(parts) == 1 else f"IF({whole}, {array}, NULL)"
     rest = [name for name in raw.columns if name not in ("key", "value")]
     wrapped = raw.selectExpr("*", f"{envelope} AS _envelope")
     return wrapped.selectExpr(*rest, f"CAST({key} AS BINARY) AS key", f"{value} AS value")

@@ -77,6 +77,8 @@ class Hearing:
         self.known = dict(known)
         self.watermark = reached
         """The one that batches are judged by now."""
+        self._earlier = self.known
+        """What was known before the last batch was heard."""
         self._inputs = inputs
         self._decide = decide
 
@@ -93,8 +95,27 @@ class Hearing:
                 silent.append(place)
         known = time.silent(silent, self.known, planned.earliest_ms)
         self.known = time.unread(fresh, known, planned.earliest_ms)
-        self.watermark = self.ahead()
+        self.watermark = self._decide(self._inputs, self._proved(stretch), self.watermark)
         return self.watermark
+
+    def _proved(self, stretch: Stretch) -> dict[str, Heard]:
+        """What a batch may be judged by: an idle place that brings records again is left behind only by times that were heard before it was last
+        known to be silent. Sources are asked one after the other, and the last ones may have been ahead.
+        """
+        again = [
+            entry.at_ms + entry.silent_ms
+            for place, topic, partition in self._places()
+            if (entry := self.known[place]).silent_ms is not None
+            and entry.silent_ms * 1000 > self._inputs[place.partition("/")[0]].idle_us
+            and not stretch.has_none(topic, partition)
+        ]
+        if not again:
+            return self.known
+        unheard = Heard(time.NEVER, 0, None)
+        return {
+            place: entry if entry.at_ms <= min(again) else self._earlier.get(place, unheard)
+            for place, entry in self.known.items()
+        }
 
     def ahead(self) -> int:
         """The watermark if a batch were planned now that brings nothing new."""
@@ -115,8 +136,8 @@ class Hearing:
             elif stretch.records_max:
                 unread.append(place)
         known = time.silent(mute, self.known, planned.earliest_ms)
-        known = time.unread(unread, known, planned.earliest_ms)
-        self.known = time.heard(notes, known, planned.latest_ms)
+        self._earlier = time.unread(unread, known, planned.earliest_ms)
+        self.known = time.heard(notes, self._earlier, planned.latest_ms)
 
     def silence(self, place: str, at_ms: int) -> None:
         """A place is known to have brought no time up to then."""

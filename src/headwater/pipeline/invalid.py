@@ -7,11 +7,11 @@ repetitions of a batch, leave one record.
 from typing import Any
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from headwater.graph import Graph, Stream, View
 from headwater.pipeline import source
 from headwater.pipeline.beside import Beside
+from headwater.pipeline.engine import Engine
 from headwater.pipeline.plan import observed
 from headwater.pipeline.topics import Positions, Topics
 from headwater.schema import reason
@@ -43,7 +43,8 @@ def topic(name: str) -> str:
 class InvalidRecords:
     """Publishes what views have counted as invalid. Any thread may call; what ``publish`` returns from is safe in the log."""
 
-    def __init__(self, topics: Topics, graph: Graph, partitions: int) -> None:
+    def __init__(self, topics: Topics, graph: Graph, partitions: int, engine: Engine) -> None:
+        self._engine = engine
         self._topics = topics
         self._graph = graph
         self._partitions = partitions
@@ -51,7 +52,6 @@ class InvalidRecords:
 
     def publish(
         self,
-        spark: SparkSession,
         view: View,
         counts: dict[str, int] | None,
         starts: Positions,
@@ -68,15 +68,14 @@ class InvalidRecords:
             topics = self._topics.of(stream, self._graph)
             stretch = {name: ends[name] for name in topics if ends.get(name)}
             if stretch:
-                self._publish(spark, stream, starts, stretch)
+                self._publish(stream, starts, stretch)
 
     def close(self) -> None:
         self._beside.close()
 
-    def _publish(self, spark: SparkSession, stream: Stream, starts: Positions, ends: Positions) -> None:
+    def _publish(self, stream: Stream, starts: Positions, ends: Positions) -> None:
         self._topics.ensure([topic(name) for name in ends], self._partitions, compact=True)
-        found = source.invalid(spark, self._topics.log, stream, starts, ends).toLocalIterator()
-        records = (_invalid(row, stream) for row in found)
+        records = (_invalid(row, stream) for row in self._engine.invalid(stream, starts, ends))
         self._beside.send(
             f"invalid records of stream {stream.name!r}",
             ((topic(each.topic), each.key, msgspec.json.encode(each)) for each in records),

@@ -147,7 +147,7 @@ def _of_tables(
 
     def side(number: int) -> DataFrame:
         changes = tables[number].changes
-        text = F.expr(wire.key_expression(changes.schema, on[number])).cast("binary")
+        text = F.expr(wire.identity_expression(changes.schema, on[number])).cast("binary")
         place = F.when(F.expr(f"{KEPT} AND {_has(on[number])}"), text)
         if logic.outer[number]:
             place = place.when(F.col(KEPT), F.lit(NULL_ON[number]))

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from headwater.client import Client
 from headwater.graph import Graph, View
-from headwater.pipeline import source
+from headwater.pipeline.engine import Engine
 from headwater.pipeline.topics import Positions, Topics
 from headwater.schema import wire
 
@@ -50,13 +49,13 @@ def published(client: Client, view: str) -> Iterator[LateRecord]:
 class LateRecords:
     """Finds the late records of a batch again."""
 
-    def __init__(self, topics: Topics, graph: Graph) -> None:
+    def __init__(self, topics: Topics, graph: Graph, engine: Engine) -> None:
+        self._engine = engine
         self._topics = topics
         self._graph = graph
 
     def read(
         self,
-        spark: SparkSession,
         view: View,
         streams: Iterable[str],
         stretch: tuple[Positions, Positions],
@@ -71,8 +70,7 @@ class LateRecords:
         for name in sorted(set(streams)):
             stream = self._graph.streams[name]
             ends = {each: read[each] for each in self._topics.of(stream, self._graph) if each in read}
-            found = source.late(spark, self._topics.log, stream, starts, ends, before_us=before_us)
-            for row in found.toLocalIterator():
+            for row in self._engine.late(stream, starts, ends, before_us=before_us):
                 yield LateRecord(
                     row.topic,
                     row.partition,

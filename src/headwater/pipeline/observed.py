@@ -2,14 +2,15 @@
 
 from typing import Any, NamedTuple, Self
 
+from py4j.java_gateway import JavaObject
 from pyspark.sql.streaming import StreamingQuery
 
 from headwater.pipeline import source
 from headwater.pipeline.plan import observed
-from headwater.pipeline.split import HEARD, heard_of, named, noted
+from headwater.pipeline.split import HEARD, Values, heard_of, named, noted
 from headwater.result import Stragglers
 
-__all__ = ["Observed"]
+__all__ = ["Observed", "values"]
 
 PLACES_KEPT = 100
 
@@ -20,13 +21,13 @@ class _Heard(NamedTuple):
     stream: str
     late: int
     kept: int
-    row: Any
+    row: Values
 
 
 class Observed(NamedTuple):
-    """The observations of a batch: rows of Spark's by ``KIND NAME``."""
+    """The observations of a batch: values by name, by ``KIND NAME``."""
 
-    rows: dict[str, Any]
+    rows: dict[str, Values]
     heard: tuple[_Heard, ...] = ()
     """What was heard stands in rows of its own, or beside the counts of records."""
 
@@ -38,17 +39,17 @@ class Observed(NamedTuple):
         found = {}
         while pairs.hasNext():
             pair = pairs.next()
-            found[str(pair._1())] = pair._2()  # noqa: SLF001
+            found[str(pair._1())] = values(pair._2())  # noqa: SLF001
         return cls.of_rows(found)
 
     @classmethod
-    def of_rows(cls, rows: dict[str, Any]) -> Self:
+    def of_rows(cls, rows: dict[str, Values]) -> Self:
         seen = cls(rows)
         both = [*seen.of(source.INVALID), *seen.of(HEARD)]
         counted = ((name, heard_of(row), row) for name, row in both)
         return cls(rows, tuple(_Heard(name, *counts, row) for name, counts, row in counted if counts))
 
-    def of(self, kind: str) -> list[tuple[str, Any]]:
+    def of(self, kind: str) -> list[tuple[str, Values]]:
         """Those of a kind, by the name of what was observed."""
         return [
             (observed(name).removeprefix(f"{kind} "), row)
@@ -72,3 +73,12 @@ class Observed(NamedTuple):
             if known is not None:
                 found[each.stream] = Stragglers(known[0], tuple(known[1][:PLACES_KEPT]))
         return found
+
+
+def values(row: Any) -> Values:
+    """What was observed, by name, from a row of Spark's."""
+    found = {}
+    for at, name in enumerate(row.schema().fieldNames()):
+        value = row.get(at)
+        found[str(name)] = list(row.getList(at)) if isinstance(value, JavaObject) else value
+    return found

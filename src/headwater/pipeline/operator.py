@@ -22,7 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.errors import MachineError, UsageError
 from headwater.late import duration_us
@@ -83,6 +83,9 @@ class Moment(NamedTuple):
     horizon: int = NEVER
     """No row from before it will come any more, not even a straggler: what only such a row could change may be forgotten."""
 
+
+GROUPS = {"count", "group", "sessions", "sliding"}
+"""Logics that show the key of each group, and no row of it."""
 
 Stretch = tuple[bytes, bytes, int]
 """Entries beside each other: from one up to, not with, another, and at most so many."""
@@ -275,7 +278,9 @@ class Site:
         if logic.behind:
             self.behind[name] = duration_us(logic.behind)
         self.timed[name] = logic.timed
-        self.specs[name] = repr(logic)
+        kinds = [each.dataType for each in rows.schema.fields if each.name in logic.key]
+        exact = "" if all(map(wire.has_plain_identity, kinds)) else " by exact keys"
+        self.specs[name] = f"{logic!r}{exact}"
         self.logics[name] = logic
         if logic.layout:
             self.layouts[name] = logic.layout
@@ -318,10 +323,14 @@ def run(logic: Logic, frame: DataFrame) -> DataFrame:
     if missing or not logic.key:
         got = ", ".join(logic.key) or "no key"
         raise UsageError(f"{logic.kind}: a key is one or more columns of its input", got=got)
+    if logic.kind in GROUPS:
+        frame = _grouping(frame, logic.key)
     kind = logic.schema(frame.schema)
     keyed, together = _keyed(logic, frame)
     if not frame.isStreaming:
-        return keyed.repartition("_key").mapInArrow(_batch_shell(logic, together, arrow(kind)), kind)
+        return keyed.repartition("_key").mapInArrow(
+            _batch_shell(logic, together, arrow(kind)), nullable(kind)
+        )
     site = _site.get()
     if site is None:
         raise UsageError(f"{logic.kind} on a stream belongs into a view")
@@ -350,9 +359,16 @@ def run_both(first: Logic, second: Logic, frame: DataFrame) -> DataFrame:
     )
 
 
+def _grouping(frame: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Rows by whose key is grouped: all of a group show the same one, as in Spark's groupBy."""
+    forms = {name: wire.without_sign(wire.quoted(name), frame.schema[name].dataType) for name in key}
+    changed = {name: F.expr(form) for name, form in forms.items() if form != wire.quoted(name)}
+    return frame.withColumns(changed) if changed else frame
+
+
 def _keyed(logic: Logic, frame: DataFrame) -> tuple[DataFrame, Spread]:
     """The columns as they go into Python, with the text of the key; and how they come together again."""
-    key = wire.key_expression(frame.schema, logic.key)
+    key = wire.identity_expression(frame.schema, logic.key)
     columns, together = spread(frame.schema, without=logic.spares)
     return frame.selectExpr(*columns, f"{key} AS _key"), together
 
@@ -382,7 +398,7 @@ def shell(
     leave: Leave | None = None,
 ) -> DataFrame:
     """The logic over sharded rows of a stream: its rows, and the hidden ones with what was written. ``enter`` and ``leave``: how rows come in, and go out."""
-    out = StructType([*kind.fields]).add(FILE, StringType())
+    out = nullable(kind).add(FILE, StringType())
     return rows.mapInArrow(_stream_shell(name, logic, arrow(kind), enter, leave), out)
 
 
@@ -473,6 +489,18 @@ def written(notes: Sequence[str], shards: int) -> dict[int, Written]:
 
 def _cast(rows: pa.Table, kind: pa.Schema) -> Iterator[pa.RecordBatch]:
     yield from rows.select(kind.names).cast(kind).to_batches()
+
+
+def nullable(kind: StructType) -> StructType:
+    """The same columns for Spark, where each may be null: the row that ends a shard is all nulls, and code that Spark generates trusts the schema."""
+    return StructType([_may_be_null(each) for each in kind.fields])
+
+
+def _may_be_null(field: StructField) -> StructField:
+    kind = field.dataType
+    return StructField(
+        field.name, nullable(kind) if isinstance(kind, StructType) else kind, True, field.metadata
+    )
 
 
 def arrow(kind: StructType) -> pa.Schema:

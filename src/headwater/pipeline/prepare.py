@@ -13,8 +13,8 @@ from headwater.late import duration_us
 from headwater.pace import batch_records
 from headwater.pipeline import changing, kinds, operator, plan, query, source, stage, wire
 from headwater.pipeline.definition import define
+from headwater.pipeline.engine import Prepared
 from headwater.pipeline.operator import Site
-from headwater.pipeline.publish import Prepared
 from headwater.pipeline.split import Judge
 from headwater.pipeline.time import Input
 from headwater.pipeline.topics import pattern

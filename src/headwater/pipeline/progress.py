@@ -1,10 +1,11 @@
 """Progress: what each batch of a view has made, in ``<view>.progress``, in one transaction with the view's records.
 
 A batch has happened when its result is there, and then everything of it is: its records, its state files, its positions. There
-is nothing in between to be repaired. One producer writes for a run of a view; a second one for the same run fences the first.
+is nothing in between to be repaired. One producer writes for a run of a view; a second one for the same run fences the first. The first result of a view, which no
+run has made anything of yet, is written under a name that all its runs share: of several drivers that start at once, each with a run of its own, the last one is left.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from headwater.bulk.chosen import transactions
 from headwater.clock import Clock
-from headwater.errors import Fenced, MachineError, UsageError
+from headwater.errors import Fenced, MachineError, StorageError, UsageError
 from headwater.pipeline import late
 from headwater.pipeline.late import LateRecord
 from headwater.pipeline.points import passes
@@ -25,6 +26,8 @@ __all__ = ["Columns", "Progress", "columns"]
 Columns = tuple[pa.Array, pa.Array]
 """The keys and the values of some records; a null deletes."""
 
+FIRST = "first"
+"""Stands for the run in the name under which the first result of a view is written."""
 CHUNK_RECORDS = 10_000
 ABORT_S = 5.0
 
@@ -47,7 +50,10 @@ class Progress:
         self._view = view
         self._topic = shadow_topic(view, run) if shadow else view
         self._client = topics
-        self._producer = transactions(topics.log, f"headwater/{view}/{run}", clock=clock)
+        self._clock = clock
+        self._own = transactions(topics.log, f"headwater/{view}/{run}", clock=clock)
+        self._producer = self._own
+        """The one that writes: the run's own, or until a view has its first result, the one of the view."""
         self.results: dict[int, Result] = {}
         self.partitions = 0
 
@@ -55,24 +61,42 @@ class Progress:
     def last(self) -> Result | None:
         return self.results[max(self.results)] if self.results else None
 
-    def open(self, reached: int) -> None:
-        """Takes over the run and reads its results; ``reached`` is the checkpoint's last complete batch, or -1.
+    def open(self, reached: Callable[[], int]) -> None:
+        """Takes over the run and reads its results; ``reached`` says the checkpoint's last complete batch, or -1. It is asked once nobody else can add results.
 
         Raises UsageError, saying what disagrees, when log and checkpoint cannot be of one history.
         """
         newest = self.take_over()
-        self._check(self.last if self.shadow else newest, reached)
+        self._check(self.last if self.shadow else newest, reached())
 
     def take_over(self) -> Result | None:
         """Ends whoever else publishes for the run; the newest result that readers see, of whatever run."""
         with self._publishing():
-            self._producer.claim()
+            self._own.claim()
         self.partitions = self._client.partitions().get(self._topic, 0)
         seen = newest(self._client, self._view)
+        if seen is None and not self.shadow:
+            seen = self._claim_first()
         mine = self.shadow or (seen is not None and seen.run == self.run)
         found = of_run(self._client, self._view, self.run) if mine else ()
         self.results = {result.batch: result for result in found}
         return seen
+
+    def _claim_first(self) -> Result | None:
+        """Ends whoever else is about to make the first result of the view; the newest one, if there is one by now."""
+        self._end_first()
+        self._producer = transactions(self._client.log, f"headwater/{self._view}/{FIRST}", clock=self._clock)
+        with self._publishing():
+            self._producer.claim()
+        seen = newest(self._client, self._view)
+        if seen is not None:
+            self._end_first()
+        return seen
+
+    def _end_first(self) -> None:
+        if self._producer is not self._own:
+            self._producer.close()
+            self._producer = self._own
 
     def _check(self, newest: Result | None, reached: int) -> None:
         what = f"view {self._view!r} cannot go on"
@@ -127,7 +151,12 @@ class Progress:
         """Makes a batch happen: its records and its result, all or nothing. Raises Fenced or MachineError."""
         with self._transaction():
             passes("transaction begun")
-            changed = self._produce(records)
+            try:
+                changed = self._produce(records)
+            except StorageError:  # Fenced, if a successor has removed the batch's files as strays
+                self._produce_result(result)
+                self._producer.flush()
+                raise
             left_out = ((record.key.encode(), msgspec.json.encode(record)) for record in too_late)
             for keys, values in columns(left_out):
                 self._producer.send(late.topic(self._topic), keys, values)
@@ -137,6 +166,7 @@ class Progress:
             known = self.last.outputs if self.last else {}
             result = msgspec.structs.replace(result, changed=changed, outputs=known | outputs)
             self._produce_result(result)
+        self._end_first()
         self.results[result.batch] = result
         self.results.pop(result.batch - RESULTS_KEPT, None)
         return result
@@ -148,8 +178,9 @@ class Progress:
                 self._produce_result(result)
 
     def close(self) -> None:
-        """Ends the producer; the results stay readable."""
-        self._producer.close()
+        """Ends the producers; the results stay readable."""
+        self._end_first()
+        self._own.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

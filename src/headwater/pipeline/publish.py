@@ -15,22 +15,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
-
-from headwater.access import Log, access
 from headwater.clock import Clock
 from headwater.errors import UsageError
-from headwater.graph import View
+from headwater.formats import RESULT
 from headwater.pace import Pace, Trailing
 from headwater.pipeline import definition, source, time
 from headwater.pipeline.attention import Attention, When
 from headwater.pipeline.checkpoint import Checkpoint
-from headwater.pipeline.definition import Definition
 from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.durable import Durable
-from headwater.pipeline.groups import Groups
+from headwater.pipeline.engine import Engine, Prepared, Query
 from headwater.pipeline.hearing import Hearing, Stretch
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecord, LateRecords
@@ -39,13 +33,12 @@ from headwater.pipeline.observed import Observed
 from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.points import passes
 from headwater.pipeline.progress import Columns, Progress, columns
-from headwater.pipeline.split import Judge
 from headwater.pipeline.state import check_size
 from headwater.pipeline.statefile import Place, batches, contents, names, remove
 from headwater.pipeline.topics import Positions
 from headwater.result import Chain, Chains, Edit, Result, Taken, files_of
 
-__all__ = ["Prepared", "Publisher", "Stopping", "sink_options"]
+__all__ = ["Publisher", "Stopping", "places"]
 
 START_SECONDS_MAX = 60.0
 VERSIONS_KEPT = 8
@@ -61,40 +54,6 @@ class Stopping(Exception):  # noqa: N818 (not an error: it ends a query between 
     """Raised instead of taking another batch once the runner is stopping."""
 
 
-def sink_options(log: Log, view: View) -> dict[str, str]:
-    """Options of Spark's Kafka sink for a view's topic: how real-time views publish."""
-    return {**access(log).spark(), "topic": view.name}
-
-
-class Prepared(msgspec.Struct, frozen=True):
-    """A view whose plan is built, ready to be run."""
-
-    view: View
-    frame: Any
-    timed: dict[str, str]
-    """By what the time-outs of its operators go, its publication included."""
-    layouts: dict[str, str]
-    """How the state of its operators is laid out."""
-    shards: int
-    inputs: dict[str, time.Input]
-    """Its streams, when it has a watermark; empty otherwise."""
-    definition: Definition
-    holds: dict[str, dict[str, int]] = {}
-    """For operators behind others that hold rows back: which they are, and how far behind the watermark their rows may be."""
-    judge: Judge | None = None
-    """By what its late rows are told apart."""
-    views: tuple[str, ...] = ()
-    """The views among its inputs."""
-    sources: dict[str, str] = {}
-    """By the name of each stream its topic; without those of patterns, and those that are read twice."""
-    open_ended: bool = False
-    """Whether it reads streams and has no watermark: nothing of it is ever complete."""
-    columns: dict[str, str] = {}
-    """The columns of its rows, in Spark's notation."""
-    batch_records: int = 0
-    """How many records a batch takes from each input at most."""
-
-
 class Publisher:
     """Publishes the batches of one run of a view, in order; called by its query's thread.
 
@@ -107,7 +66,7 @@ class Publisher:
         checkpoint: Checkpoint,
         progress: Progress,
         *,
-        groups: Groups,
+        engine: Engine,
         invalid: InvalidRecords,
         late: LateRecords,
         copies: Path,
@@ -125,7 +84,7 @@ class Publisher:
         self._prepared = prepared
         self._view = prepared.view
         self._checkpoint = checkpoint
-        self._groups = groups
+        self._engine = engine
         self._invalid = invalid
         self._late = late
         self._clock = clock
@@ -133,6 +92,7 @@ class Publisher:
         self._durable = Durable(checkpoint.folder)
         self._state_bytes_max = state_bytes_max
         self._progress = progress
+        found = self._files()
         self._last = self._opened()
         self._places = places(checkpoint, copies, prepared.timed, self._last.generation)
         known = time.resumed(self._last.heard, self._last.at_ms, attention.now_ms())
@@ -142,12 +102,12 @@ class Publisher:
         """When the last batch ended: Spark plans none before that."""
         self._dues: tuple[int | None, int | None] = None, None
         self._needed: deque[set[tuple[str, str]]] = deque(maxlen=VERSIONS_KEPT)
-        self._forget_strays()
+        self._forget_strays(found)
         self._started = threading.Event()
-        self._query: StreamingQuery | None = None
+        self._query: Query | None = None
         self._look_ahead()
 
-    def attach(self, query: StreamingQuery) -> None:
+    def attach(self, query: Query) -> None:
         """Gives the publisher its query; its first batch waits for this."""
         self._query = query
         self._show_position(self._checkpoint.last())
@@ -171,10 +131,10 @@ class Publisher:
         self._progress.close()
         self._query = None  # Spark keeps publishers, and would keep their queries
 
-    def __call__(self, rows: DataFrame, batch: int) -> None:
+    def __call__(self, rows: Any, batch: int) -> None:
         if self.stopping.is_set() or not self._started.wait(START_SECONDS_MAX):
             raise Stopping
-        planned = self._attention.when(self._checkpoint.planned_ms(batch), self._done_ms)
+        planned = self._attention.when(self._planned_ms(batch), self._done_ms)
         try:
             self._await_followers()
             self._take(rows, batch, planned)
@@ -186,13 +146,18 @@ class Publisher:
         self._show_position(batch)
         self._done_ms = self._attention.now_ms()
 
+    def _planned_ms(self, batch: int) -> int:
+        """When the first source of a batch was asked where it ends: not after the batch was planned, and in this process not before Spark began to look."""
+        planned_ms = self._checkpoint.planned_ms(batch)
+        return planned_ms if self._query is None else min(planned_ms, self._engine.began_ms(self._query))
+
     def _show_position(self, batch: int) -> None:
         """Tells lag tools how far the view is; not waited for, and told again at the next start."""
         reached = {
             topic: ends for topic, ends in self._checkpoint.reached(batch).items() if topic != time.TICKS
         }
         if reached and not self._progress.shadow:
-            self._groups.commit(self._view.name, reached, wait=False)
+            self._engine.groups.commit(self._view.name, reached, wait=False)
 
     def _await_followers(self) -> None:
         """Before a batch is planned: until those who follow the view's rows are near enough."""
@@ -211,7 +176,7 @@ class Publisher:
             logger.info("view %s goes on: %s has caught up", self._view.name, self.waits_for.name)
             self.waits_for = None
 
-    def _take(self, rows: DataFrame, batch: int, planned: When) -> None:
+    def _take(self, rows: Any, batch: int, planned: When) -> None:
         """``planned``: when it was decided what the batch reads. The view may have been held since."""
         passes("batch begins")
         if self._progress.repeated(batch, self._checkpoint.reached(batch)):
@@ -222,33 +187,32 @@ class Publisher:
         before = self._last.inputs or self._begun()
         stretch = Stretch(before, self._checkpoint.sources(batch), self._prepared.batch_records)
         watermark = self._hearing.plan(stretch, planned)
-        self._tell(rows, batch, self._last.state, watermark, now_ms * 1000, passed=self._passed(self._last))
-        notes = [row[0] for row in rows.collect()]
+        plan = self._plan(batch, self._last, self._last.state, watermark, now_ms * 1000)
+        notes, seen = self._engine.compute(rows, plan, self._query)
         passes("batch was computed")
-        seen = Observed.of_query(self._query)
         self._hearing.take(seen.times(), stretch, planned)
         result = self._result(batch, notes, seen, watermark, now_ms)
         check_size(self._view.name, self._last.state, result.state, self._state_bytes_max)
-        self._publish_invalid(rows, batch, seen)
-        late_rows = self._late_rows(rows, batch, result, seen)
+        self._publish_invalid(batch, seen)
+        late_rows = self._late_rows(batch, result, seen)
         self._durable.sync()
         self._last = self._progress.publish(result, self._changes(result.state[PUBLISH], batch), late_rows)
         self._look_ahead()
         self._forget_old()
         passes("batch ends")
 
-    def _repeat(self, rows: DataFrame, batch: int) -> None:
+    def _repeat(self, rows: Any, batch: int) -> None:
         """Runs a batch as it ran, and throws away what comes out."""
         before, known = self._progress.results.get(batch - 1), self._progress.results[batch]
         chains: Chains = before.state if before else {name: [()] * len(c) for name, c in known.state.items()}
         watermark = time.NEVER if known.watermark is None else known.watermark
-        self._tell(rows, batch, chains, watermark, known.now_us, passed=self._passed(before))
-        rows.write.format("noop").mode("overwrite").save()
+        self._engine.repeat(rows, self._plan(batch, before, chains, watermark, known.now_us))
+        self._durable.sync()  # Spark has written its state once more, over files that were on the disk
         self._move_spark()
 
     def _opened(self) -> Result:
         try:
-            self._progress.open(self._checkpoint.last())
+            self._progress.open(self._checkpoint.last)
             return self._known()
         except BaseException:
             self._progress.close()
@@ -258,7 +222,7 @@ class Publisher:
         """The last result, if it is of the same operators and shards."""
         last, shards = self._progress.last, self._prepared.shards
         if last is not None:
-            definition.check(self._view.name, last.parts, self._prepared.definition.parts)
+            definition.check(self._view.name, last.parts, self._prepared.definition)
         wants = dict.fromkeys(self._prepared.timed, shards)
         if last is None:
             empty: Chains = {name: [()] * shards for name in wants}
@@ -280,28 +244,19 @@ class Publisher:
             )
         return last
 
-    def _tell(
-        self,
-        rows: DataFrame,
-        batch: int,
-        state: Chains,
-        watermark: int,
-        now_us: int,
-        *,
-        passed: dict[str, int],
-    ) -> None:
-        """Tells the tasks of the batch its time and where their state is; the frame has not run yet."""
-        plan = Plan(batch, self._places, state, watermark, now_us, self._view.late.horizon_us, passed)
-        rows.sparkSession.sparkContext.setLocalProperty(time.PLAN, msgspec.json.encode(plan).decode())
+    def _plan(self, batch: int, before: Result | None, state: Chains, watermark: int, now_us: int) -> Plan:
+        """What the tasks of a batch are told: its time, and where their state is. Its judge is told too."""
         if self._prepared.judge is not None:
             self._prepared.judge.check(self._checkpoint.ends(batch))
             self._prepared.judge.tell(watermark, now_us)
+        passed = self._passed(before)
+        return Plan(batch, self._places, state, watermark, now_us, self._view.late.horizon_us, passed)
 
     def _result(self, batch: int, notes: list[str], seen: Observed, watermark: int, now_ms: int) -> Result:
         """What the batch has made, from what its shards have written and what was heard."""
         before = self._last
         count = self._prepared.shards
-        files = {name: written(list(row.getList(0)), count) for name, row in seen.of(OBSERVED)}
+        files = {name: written(row["files"], count) for name, row in seen.of(OBSERVED)}
         files[PUBLISH] = written(notes, count)
         state, opens = dict(before.state), dict(before.opens)
         for name, shards in files.items():
@@ -313,6 +268,7 @@ class Publisher:
                 had = before.opens.get(name) or [None] * len(before.state[name])
                 opens[name] = [shards[n].open if n in shards else open_us for n, open_us in enumerate(had)]
         return Result(
+            format=RESULT.newest,
             run=self._progress.run,
             batch=batch,
             generation=before.generation,
@@ -327,7 +283,7 @@ class Publisher:
             edits=self._edits(batch),
             columns=self._prepared.columns,
             watermark=watermark if self._prepared.inputs else None,
-            complete=self._complete(before, watermark),
+            complete=self._complete(before, watermark, opens.get(PUBLISH, ())),
             views=self._prepared.views,
             now_us=now_ms * 1000,
             heard=self._hearing.known,
@@ -348,41 +304,41 @@ class Publisher:
             topic = self._prepared.sources.get(name)
             if topic is not None:
                 began = Taken(0, 0, 0, before.inputs.get(topic, {}))
-                invalid, valid = int(row.getLong(0)), int(row.getLong(1))
+                invalid, valid = row["records"], row["valid"]
                 taken[topic] = taken.get(topic, began).plus(*split.get(name, (valid, 0)), invalid)
         return taken
 
-    def _complete(self, before: Result, watermark: int) -> int | None:
-        """Up to when its rows are complete by its own watermark; what the views say that it reads is added by whoever asks (``wait.py``)."""
+    def _complete(self, before: Result, watermark: int, waiting: Iterable[int | None]) -> int | None:
+        """Up to when its rows are complete by its own watermark; what the views say that it reads is added by whoever asks (``wait.py``).
+
+        ``waiting``: the earliest row that each shard of the publication still holds. A shard that the batch had no rows for was not asked for
+        those that are due by now: they go out with the next tick.
+        """
         if self._prepared.inputs:
-            return self._passed(before).get(PUBLISH, watermark)
+            return time.passed(self._passed(before).get(PUBLISH, watermark), waiting)
         return time.NEVER if self._prepared.views and self._prepared.open_ended else None
 
     def _edits(self, batch: int) -> tuple[Edit, ...]:
         """The changes of the view so far that needed no rebuild, this batch's with them."""
         before, digest = self._last, self._prepared.definition.digest
-        if not before.definition or before.definition == digest:
+        if not before.definition or not definition.edited(before.definition, digest):
             return before.edits
         logger.info("view %s has changed; it goes on from batch %d with its state", self._view.name, batch)
         return (*before.edits[1 - EDITS_KEPT :], Edit(digest, batch, before.inputs))
 
-    def _publish_invalid(self, rows: DataFrame, batch: int, seen: Observed) -> None:
-        counts = {
-            name: int(row.getLong(0)) for name, row in seen.rows.items() if name.startswith(source.INVALID)
-        }
+    def _publish_invalid(self, batch: int, seen: Observed) -> None:
+        counts = {name: row["records"] for name, row in seen.rows.items() if name.startswith(source.INVALID)}
         if any(counts.values()):
             starts, ends = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
-            self._invalid.publish(rows.sparkSession, self._view, counts, starts, ends)
+            self._invalid.publish(self._view, counts, starts, ends)
 
-    def _late_rows(self, rows: DataFrame, batch: int, result: Result, seen: Observed) -> Iterator[LateRecord]:
+    def _late_rows(self, batch: int, result: Result, seen: Observed) -> Iterator[LateRecord]:
         """The late records that the batch has met, when they are to be published."""
         streams = {each.stream for each in seen.heard if each.late}
         if not streams or self._view.late.policy == "drop":
             return iter(())
         stretch = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
-        return self._late.read(
-            rows.sparkSession, self._view, streams, stretch, run=result.run, watermark=result.watermark or 0
-        )
+        return self._late.read(self._view, streams, stretch, run=result.run, watermark=result.watermark or 0)
 
     def _changes(self, chains: list[Chain], batch: int) -> Iterator[Columns]:
         form, place = self._prepared.layouts.get(PUBLISH, PLAIN), self._places[PUBLISH]
@@ -423,11 +379,8 @@ class Publisher:
         """Spark forgets state by the watermark of ours that has just been used, less the horizon: so it never drops a row that we let through."""
         if self._query is None or self._last.watermark is None:
             return
-        tracker = self._query._jsq.streamingQuery().watermarkTracker()  # noqa: SLF001
         reached = self._passed(self._last).get(PUBLISH, self._last.watermark)
-        wanted = (reached - self._view.late.horizon_us) // 1000
-        if wanted > tracker.currentWatermark():
-            tracker.setWatermark(wanted)
+        self._engine.forget(self._query, reached - self._view.late.horizon_us)
 
     # ---- files -----------------------------------------------------------------------------------------
 
@@ -438,12 +391,20 @@ class Publisher:
         self._needed.append(files_of(self._last.state))
         self._remove(oldest - set().union(*self._needed))
 
-    def _forget_strays(self) -> None:
-        """At the start: removes what attempts have left that came to nothing."""
+    def _forget_strays(self, found: set[tuple[str, str]]) -> None:
+        """At the start: removes what attempts have left that came to nothing.
+
+        ``found`` are the files from before the run was taken over. What is there now may be a successor's, which has fenced this driver and made results of its own
+        while it was suspended.
+        """
         results = [self._progress.results[batch] for batch in sorted(self._progress.results)]
         self._needed.extend(files_of(result.state) for result in results)
-        found = {(operator, name) for operator, place in self._places.items() for name in names(place)}
         self._remove(found - set().union(*self._needed))
+
+    def _files(self) -> set[tuple[str, str]]:
+        """Operator and name of every state file that is there."""
+        here = places(self._checkpoint, Path(), self._prepared.timed, "")
+        return {(operator, name) for operator, place in here.items() for name in names(place)}
 
     def _remove(self, files: set[tuple[str, str]]) -> None:
         for operator, name in files:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from headwater.clock import Clock
@@ -24,12 +23,11 @@ from headwater.pipeline import late, source, time
 from headwater.pipeline.attention import Attention, When
 from headwater.pipeline.beside import Beside
 from headwater.pipeline.checkpoint import Checkpoint
-from headwater.pipeline.groups import Groups
+from headwater.pipeline.engine import Engine, Prepared
 from headwater.pipeline.hearing import Hearing, Stretch
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecords
 from headwater.pipeline.plan import observed
-from headwater.pipeline.publish import Prepared
 from headwater.pipeline.split import BOUND
 from headwater.pipeline.topics import Positions
 
@@ -46,7 +44,7 @@ class Settlement:
         self,
         prepared: Prepared,
         checkpoint: Checkpoint,
-        groups: Groups,
+        engine: Engine,
         *,
         invalid: InvalidRecords,
         late: LateRecords,
@@ -58,12 +56,12 @@ class Settlement:
         self._prepared = prepared
         self._view = prepared.view
         self._checkpoint = checkpoint
-        self._groups = groups
+        self._engine = engine
         self._invalid = invalid
         self._late = late
         self._beside = beside
         self._clock = clock
-        self._settled = groups.committed(self._view.name)
+        self._settled = engine.groups.committed(self._view.name)
         self._begun = checkpoint.last()
         self._batch = self._begun - 1
         self._attention = attention
@@ -76,7 +74,7 @@ class Settlement:
         self._hearing = Hearing(prepared.inputs, {}, before)
         self._tell()
 
-    def settle(self, spark: SparkSession, query: StreamingQuery) -> None:
+    def settle(self, query: StreamingQuery) -> None:
         """Settles each batch that is complete since the last call. Of those before this process, and of one during which the query ended, there is no report."""
         looked_ms, self._looked_ms = self._looked_ms, self._attention.now_ms()
         last = self._checkpoint.last()
@@ -87,12 +85,12 @@ class Settlement:
             if batch not in reports and batch > self._begun and query.isActive:
                 return  # its report comes a moment later than its end
             seen = _observed(reports[batch]) if batch in reports else None
-            if not self._settle(spark, batch, seen):
+            if not self._settle(batch, seen):
                 return
             self._batch = batch
             self._move(query, seen or {}, When(looked_ms, self._looked_ms))
 
-    def _settle(self, spark: SparkSession, batch: int, seen: Observed | None) -> bool:
+    def _settle(self, batch: int, seen: Observed | None) -> bool:
         """Publishes what a batch has left out; with None for what was observed, all of it is read again."""
         ends = self._checkpoint.reached(batch)
         starts = {
@@ -100,18 +98,16 @@ class Settlement:
             for t, ps in ends.items()
         }
         if starts != ends:
-            self._invalid.publish(spark, self._view, _invalid(seen), starts, ends)
-            self._publish_late(spark, seen, batch, (starts, ends))
-            if not self._groups.commit(self._view.name, ends):
+            self._invalid.publish(self._view, _invalid(seen), starts, ends)
+            self._publish_late(seen, batch, (starts, ends))
+            if not self._engine.groups.commit(self._view.name, ends):
                 return False
         self._settled = ends
         return True
 
     # ---- time ------------------------------------------------------------------------------------------
 
-    def _publish_late(
-        self, spark: SparkSession, seen: Observed | None, batch: int, stretch: tuple[Positions, Positions]
-    ) -> None:
+    def _publish_late(self, seen: Observed | None, batch: int, stretch: tuple[Positions, Positions]) -> None:
         """Publishes the late records of a stretch. Of one that nobody has counted, those which Spark's own watermark says are late."""
         if self._prepared.judge is None or self._view.late.policy == "drop":
             return
@@ -120,9 +116,7 @@ class Settlement:
         if not streams or bound is None:
             return
         watermark = bound + self._view.late.horizon_us
-        found = self._late.read(
-            spark, self._view, streams, stretch, run=self._checkpoint.run, watermark=watermark
-        )
+        found = self._late.read(self._view, streams, stretch, run=self._checkpoint.run, watermark=watermark)
         name = late.topic(self._view.name)
         records = ((name, each.key, msgspec.json.encode(each)) for each in found)
         self._beside.send(f"late records of view {self._view.name!r}", records)
@@ -146,9 +140,8 @@ class Settlement:
         self._hearing.take(times, stretch, ended)
         self._mute(times, stretch)
         bound = _bound(seen)
-        tracker = query._jsq.streamingQuery().watermarkTracker()  # noqa: SLF001
-        if bound is not None and bound // 1000 > tracker.currentWatermark():
-            tracker.setWatermark(bound // 1000)
+        if bound is not None:
+            self._engine.forget(query, bound)
         self._hearing.plan(stretch, ended)
         self._tell()
 

@@ -12,8 +12,6 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from headwater import result
 from headwater.app import App
@@ -23,21 +21,20 @@ from headwater.errors import Fenced, HeadwaterError, MachineError, StorageError,
 from headwater.graph import View
 from headwater.keep import PASSING, STATE
 from headwater.pace import Pace, Trailing
-from headwater.pipeline import late, query, session, time, wire
+from headwater.pipeline import late, query, session, time
 from headwater.pipeline.attention import GAP_S, Attention
 from headwater.pipeline.beside import Beside
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
+from headwater.pipeline.engine import Engine, Launch, Prepared, Query
 from headwater.pipeline.follow import FOLLOW_SECONDS_MAX, Follow
-from headwater.pipeline.groups import Groups
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecords
 from headwater.pipeline.layout import GROUPS
-from headwater.pipeline.prepare import prepare
 from headwater.pipeline.progress import Progress
-from headwater.pipeline.publish import Prepared, Publisher, sink_options
+from headwater.pipeline.publish import Publisher
 from headwater.pipeline.realtime import Settlement
-from headwater.pipeline.shared import check_shared
+from headwater.pipeline.spark import Spark
 from headwater.pipeline.ticks import Ticks
 from headwater.pipeline.topics import Positions, Topics, behind
 
@@ -45,8 +42,6 @@ __all__ = ["Runner"]
 
 IDLE_MS_PER_VIEW = 50
 """Looking for records costs about 4 ms of a core: twenty views that look every second take 8 % of one."""
-REALTIME_BATCH = "5 seconds"
-STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 WATCH_SECONDS = 0.5
 LOOK_SECONDS = 1
 STOP_SECONDS_MAX = 60.0
@@ -72,8 +67,11 @@ class Runner:
         *,
         shadows: Mapping[str, str] | None = None,
         watermark: time.Watermark = time.watermark,
+        engine: Engine | None = None,
     ) -> None:
         """``shadows``: runs only these views, each as a run of this name that catches up beside the one that readers see.
+
+        ``engine``: what runs the queries; Spark, but for simulations.
 
         ``watermark``: how each view's is decided, for tests that move it by hand. A ``clock`` that is given is moved by a test too: what it says has
         elapsed counts as time in which the log was looked at.
@@ -89,12 +87,13 @@ class Runner:
         self._attention = Attention(self._clock, gap_s=GAP_S if clock is None else math.inf)
         self._watermark = watermark
         self._topics = Topics(settings.access)
-        self._invalid = InvalidRecords(self._topics, self.graph, settings.partitions)
-        self._late = LateRecords(self._topics, self.graph)
+        self._engine: Engine = engine or Spark(settings)
+        self._invalid = InvalidRecords(self._topics, self.graph, settings.partitions, self._engine)
+        self._late = LateRecords(self._topics, self.graph, self._engine)
         self._beside = Beside(settings.access)
         self._ticks = Ticks(settings.access, self._clock)
         self._close_groups: Callable[[], None] = lambda: None
-        self._queries: dict[str, StreamingQuery] = {}
+        self._queries: dict[str, Query] = {}
         self._prepared: dict[str, Prepared] = {}
         self._checkpoints: dict[str, Checkpoint] = {}
         self._publishers: dict[str, Publisher] = {}
@@ -154,7 +153,7 @@ class Runner:
     def _settle(self) -> None:
         """After the end of all queries: what is left to do behind the real-time ones."""
         for name in self._settlements.keys() & self._queries.keys():
-            self._settlements[name].settle(session.start(self.settings), self._queries[name])
+            self._settlements[name].settle(self._queries[name])
 
     def _close(self) -> None:
         """Gives back the clients of the log: Spark keeps the publishers, and they would look for their broker for ever."""
@@ -199,23 +198,19 @@ class Runner:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """No view begins a batch meanwhile, so that each takes what is written inside in one. Spark plans a batch under this lock."""
+        """No view begins a batch meanwhile, so that each takes what is written inside in one."""
         with ExitStack() as held:
             for running in self._queries.values():
-                lock = running._jsq.streamingQuery().awaitProgressLock()  # noqa: SLF001
-                lock.lock()
-                held.callback(lock.unlock)
+                held.enter_context(self._engine.held(running))
             yield
 
     def _launch(self, *, once: bool, look: Callable[[], None] = lambda: None) -> None:
         self._make_topics()
-        spark = session.start(self.settings, slots=self._slots(), import_folder=self._app.folder)
-        self._groups = Groups(spark, self.settings.access)
-        self._close_groups = self._groups.close
         try:
-            check_shared(spark, self.settings, session.data(self.settings) / "checkpoints")
+            self._engine.start(self._slots(), self._app.folder)
+            self._close_groups = self._engine.groups.close
             for name, view in self._views.items():
-                self._prepared[name] = self._prepare(spark, view)
+                self._prepared[name] = self._prepare(view)
             for level in self.graph.levels():
                 names = [view.name for view in level if view.name in self._views]
                 for name in names:
@@ -260,7 +255,7 @@ class Runner:
         reads = sum(known.get(topic, 0) for topic in topics)
         return reads + shards if view.latency == "realtime" else 2 * reads + shards
 
-    def _prepare(self, spark: SparkSession, view: View) -> Prepared:
+    def _prepare(self, view: View) -> Prepared:
         self._checkpoints[view.name] = checkpoint = self._checkpoint(view.name)
         mended = [f"{file.parent.name}/{file.name}" for file in checkpoint.mend()]
         if mended:
@@ -272,16 +267,9 @@ class Runner:
             shards, in_groups = len(last.state[PUBLISH]), last.layouts.get(PUBLISH) == GROUPS
         else:  # the session may have been started with other settings, and the run by another session
             shards = self.settings.partitions
-            grouped = checkpoint.partitions() or int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
-            in_groups = shards == grouped
-        prepared = prepare(
-            spark,
-            self.settings,
-            self.graph,
-            view,
-            shards,
-            partitions=self._topics.partitions(),
-            in_groups=in_groups,
+            in_groups = shards == (checkpoint.partitions() or self._engine.partitions())
+        prepared = self._engine.prepare(
+            self.graph, view, shards, partitions=self._topics.partitions(), in_groups=in_groups
         )
         if prepared.inputs:
             shadow = self._shadows and result.shadow_topic(view.name, checkpoint.run)
@@ -289,40 +277,20 @@ class Runner:
         return prepared
 
     def _start_query(self, prepared: Prepared, *, once: bool) -> None:
-        view, checkpoint, frame = prepared.view, self._checkpoints[prepared.view.name], prepared.frame
+        view, checkpoint = prepared.view, self._checkpoints[prepared.view.name]
+        name = view.name if self._shadows is None else f"{view.name}.shadow"
+        launch = Launch(name, checkpoint, None if once else self._interval_ms())
         if view.latency == "realtime":
             self._begin(view.name, checkpoint)
-            writer = self._realtime_writer(prepared, checkpoint)
-            writer = writer.trigger(availableNow=True) if once else writer.trigger(realTime=REALTIME_BATCH)
-        else:
-            publisher = self._publisher(prepared, checkpoint, paced=not once)
-            self._begin(view.name, checkpoint)
-            if once:  # nobody sends ticks while it runs
-                self._ticks.send(view.name, publisher.due_ms, wait=True)
-            writer = frame.writeStream.foreachBatch(publisher)
-            writer = (
-                writer.trigger(availableNow=True) if once else writer.trigger(processingTime=self._interval())
-            )
-        writer = (
-            writer.outputMode("update")
-            .queryName(view.name if self._shadows is None else f"{view.name}.shadow")
-            .option("checkpointLocation", str(checkpoint.folder))
-        )
-        context = frame.sparkSession.sparkContext
-        context.setLocalProperty("spark.scheduler.pool", view.name)
-        if view.latency == "realtime":  # as real-time mode wants it; a query keeps what it finds at its start
-            frame.sparkSession.conf.set(STATE_FORMAT, "2")
-        try:
-            self._queries[view.name] = writer.start()
-        except PySparkException as error:
-            raise UsageError(
-                f"view {view.name!r} cannot run as a stream: {query.first_line(error)}"
-            ) from error
-        finally:
-            context.setLocalProperty("spark.scheduler.pool", None)
-            frame.sparkSession.conf.unset(STATE_FORMAT)
-        if view.name in self._publishers:
-            self._publishers[view.name].attach(self._queries[view.name])
+            self._settlements[view.name] = self._settlement(prepared, checkpoint)
+            self._queries[view.name] = self._engine.run_in_real_time(prepared, launch)
+            return
+        publisher = self._publisher(prepared, checkpoint, paced=not once)
+        self._begin(view.name, checkpoint)
+        if once:  # nobody sends ticks while it runs
+            self._ticks.send(view.name, publisher.due_ms, wait=True)
+        self._queries[view.name] = self._engine.run(prepared, launch, publisher)
+        publisher.attach(self._queries[view.name])
 
     def _publisher(self, prepared: Prepared, checkpoint: Checkpoint, *, paced: bool) -> Publisher:
         name, shadow = prepared.view.name, self._shadows is not None
@@ -332,7 +300,7 @@ class Runner:
             planless,
             checkpoint,
             Progress(self._topics, name, checkpoint.run, self._clock, shadow=shadow),
-            groups=self._groups,
+            engine=self._engine,
             invalid=self._invalid,
             late=self._late,
             copies=session.copies(self.settings),
@@ -344,12 +312,11 @@ class Runner:
         )
         return self._publishers[name]
 
-    def _realtime_writer(self, prepared: Prepared, checkpoint: Checkpoint) -> DataStreamWriter:
-        view, frame = prepared.view, prepared.frame
-        self._settlements[view.name] = Settlement(
+    def _settlement(self, prepared: Prepared, checkpoint: Checkpoint) -> Settlement:
+        return Settlement(
             prepared,
             checkpoint,
-            self._groups,
+            self._engine,
             invalid=self._invalid,
             late=self._late,
             beside=self._beside,
@@ -357,13 +324,9 @@ class Runner:
             attention=self._attention,
             ends=self._topics.ends,
         )
-        sql = wire.expressions(frame.schema, view)
-        records = wire.records(frame, sql, view=view.name, run=checkpoint.run, batch="realtime")
-        options = sink_options(self.settings.access, view)
-        return records.writeStream.format("kafka").options(**options)
 
-    def _interval(self) -> str:
-        return f"{max(self.settings.trigger_ms, IDLE_MS_PER_VIEW * len(self._views))} milliseconds"
+    def _interval_ms(self) -> int:
+        return max(self.settings.trigger_ms, IDLE_MS_PER_VIEW * len(self._views))
 
     def _checkpoint(self, view: str) -> Checkpoint:
         """The checkpoint of the run that readers see, or of the one that this runner is to make."""
@@ -383,7 +346,7 @@ class Runner:
         seen = result.newest(self._topics, view)
         return seen if seen is not None and seen.run == run else None
 
-    def _finish_batch(self, running: StreamingQuery) -> None:
+    def _finish_batch(self, running: Query) -> None:
         """Waits until no batch runs: the current one ends, and the publisher refuses the next."""
         limit = self._clock.monotonic() + STOP_SECONDS_MAX
         while running.isActive and running.status["isTriggerActive"] and self._clock.monotonic() < limit:
@@ -401,7 +364,7 @@ class Runner:
                 if name in self._publishers and self._publishers[name].waits_for is None:
                     self._ticks.send(name, self._publishers[name].due_ms)
                 if name in self._settlements:
-                    self._settlements[name].settle(session.start(self.settings), running)
+                    self._settlements[name].settle(running)
 
     def _followed(self, name: str) -> bool:
         """After a query has ended: whether it may rest, since a rebuild is taking its place, or goes on already."""
@@ -444,7 +407,7 @@ class Runner:
         self._publishers.pop(name).close()
         self._checkpoints.pop(name)
         self._follows.pop(name)
-        self._prepared[name] = self._prepare(session.start(self.settings), self._views[name])
+        self._prepared[name] = self._prepare(self._views[name])
         self._start_query(self._prepared[name], once=False)
 
     def _failed(self, name: str, error: Exception | None) -> HeadwaterError:

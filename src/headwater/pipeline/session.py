@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from headwater import java
 from headwater.config import Settings
 from headwater.errors import MachineError, UsageError
+from headwater.formats import STATE_COPY
 from headwater.pipeline import classes, compiled, jars, parcel
 
 __all__ = ["copies", "data", "master", "start"]
@@ -89,15 +90,16 @@ def data(settings: Settings) -> Path:
 
 
 def copies(settings: Settings) -> Path:
-    """The folder of this machine's copies of state; another one after a restart of the machine, since they are not synced.
+    """The folder of this machine's copies of state; another one after a restart of the machine, since they are not synced, and for another format.
 
     On a cluster a relative one, below the scratch of each executor.
     """
     if settings.on_cluster:
-        return Path("headwater-copies")
+        return Path(f"headwater-copies-{STATE_COPY.newest}")
     boot = Path("/proc/sys/kernel/random/boot_id")
     folder = data(settings) / "copies"
-    current = boot.read_text().strip() if boot.exists() else "boot"
+    booted = boot.read_text().strip() if boot.exists() else "boot"
+    current = f"{booted}-{STATE_COPY.newest}"
     for other in folder.glob("*"):
         if other.name != current:
             shutil.rmtree(other, ignore_errors=True)

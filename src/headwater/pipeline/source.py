@@ -263,14 +263,15 @@ def _parsed(raw: DataFrame, spec: Stream, kept: list[str]) -> DataFrame:
     texts = TEXTS | ({"DATE": enveloped.DATE} if spec.envelope else {})
     row = F.expr(_from_json(fields, texts))
     read = reading.column(raw.sparkSession, fields, _timed_row(fields, texts), texts)
+    unread = texts
     if read is not None:
-        row, texts = read, {kind: made for kind, made in texts.items() if kind not in TEXTS}
+        row, unread = read, {kind: made for kind, made in texts.items() if kind not in TEXTS}
     rows = raw.selectExpr("value", *own).select(*kept, F.inline(F.array(row)))
-    typed = rows.selectExpr(*kept, *(_typed(field, texts) for field in fields), CORRUPT)
+    typed = rows.selectExpr(*kept, *(_typed(field, unread) for field in fields), CORRUPT)
     present = [check for field in fields for check in _present(_quoted(field.name), field)]
     valid = " AND ".join([f"{CORRUPT} IS NULL", *present])
     if spec.table:
-        return _keyed(typed, spec, F.expr(valid)).drop(CORRUPT)
+        return _keyed(typed, spec, F.expr(valid), texts).drop(CORRUPT)
     names = [_quoted(field.name) for field in fields]
     return typed.selectExpr(*kept, *names, f"{valid} AS {VALID}")
 
@@ -294,25 +295,30 @@ def _timed_row(fields: tuple[Column, ...], texts: Mapping[str, str]) -> str:
     return f"transform(array({_from_json(fields, texts)}), row -> {made})[0]"
 
 
-def _keyed(typed: DataFrame, spec: Stream, valid: SparkColumn) -> DataFrame:
-    """The records of a table; one that deletes a row has the columns of its key, and is valid if these could be read."""
-    text = F.col(KEY).cast("string")
+def _keyed(typed: DataFrame, spec: Stream, valid: SparkColumn, texts: Mapping[str, str]) -> DataFrame:
+    """The records of a table; one that deletes a row has the columns of its key, and is valid if these could be read.
+
+    What is read as text is made of it as in the rows: a delete that reads its key otherwise deletes nothing.
+    """
+    text = f"CAST({KEY} AS STRING)"
     if spec.view:  # its topic has the keys that we wrote ourselves, windows among them
-        return typed.withColumn(VALID, F.when(F.col(DELETED), text.isNotNull()).otherwise(valid))
+        there = F.expr(f"{text} IS NOT NULL")
+        return typed.withColumn(VALID, F.when(F.col(DELETED), there).otherwise(valid))
     kinds = {column.name: column.kind for column in spec.columns}
     if len(spec.key) == 1:
-        whole, parts = text.isNotNull(), [F.nullif(text, F.lit("[null]"))]
+        whole, parts = F.expr(f"{text} IS NOT NULL"), [_lone(text)]
     else:
-        array = F.from_json(text, "ARRAY<STRING>")
-        whole = F.coalesce(F.size(array) == len(spec.key), F.lit(False))
-        parts = [F.get(array, n) for n in range(len(spec.key))]
+        array = f"from_json({text}, 'ARRAY<STRING>')"
+        whole = F.expr(f"coalesce(size({array}) = {len(spec.key)}, false)")
+        parts = [f"get({array}, {n})" for n in range(len(spec.key))]
+    made = {"BINARY": "try_to_binary({0}, 'base64')", **texts}
     read = {
-        name: F.try_to_binary(part, F.lit("base64"))
-        if kinds[name] == "BINARY"
-        else part.try_cast(kinds[name])
+        name: F.expr(made.get(kinds[name], f"try_cast({{0}} AS {kinds[name]})").format(part))
         for name, part in zip(spec.key, parts, strict=True)
     }
-    fits = (part.isNull() | value.isNotNull() for part, value in zip(parts, read.values(), strict=True))
+    fits = (
+        F.expr(part).isNull() | value.isNotNull() for part, value in zip(parts, read.values(), strict=True)
+    )
     judged = typed.withColumn(
         VALID, F.when(F.col(DELETED), reduce(SparkColumn.__and__, fits, whole)).otherwise(valid)
     )
@@ -320,6 +326,13 @@ def _keyed(typed: DataFrame, spec: Stream, valid: SparkColumn) -> DataFrame:
         name: F.when(F.col(DELETED), value).otherwise(F.col(_quoted(name))) for name, value in read.items()
     }
     return judged.select(*[keys[n].alias(n) if n in keys else _quoted(n) for n in judged.columns])
+
+
+def _lone(text: str) -> str:
+    """SQL for the one value of a key; a text that looks like an array may be one (``headwater.schema.key_text``)."""
+    array = f"from_json({text}, 'ARRAY<STRING>')"
+    is_array = f"{wire.like_array(text)} AND coalesce(size({array}) = 1, false)"
+    return f"if({is_array}, get({array}, 0), {text})"
 
 
 def _parse_schema(fields: tuple[Column, ...], texts: Mapping[str, str]) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "BOUND",
     "HEARD",
     "Judge",
+    "Values",
     "heard_of",
     "listened",
     "named",
@@ -50,6 +51,9 @@ BOUND = "bound"
 SPLIT = "late:boolean,note:string"
 NAMED_MAX = 20
 """So many stragglers are named in a stretch of rows; the others are counted."""
+
+Values = Mapping[str, Any]
+"""What was observed of a stream in a batch: counts, times and notes by their names."""
 
 
 class Judge:
@@ -138,31 +142,24 @@ def listened(rows: DataFrame, stream: Stream, judge: Judge, *, partition: str) -
     return judged.observe(name, *never, F.collect_set("_split.note").alias("notes")).drop("_split")
 
 
-def noted(stream: str, row: Any) -> dict[str, int]:
+def noted(stream: str, row: Values) -> dict[str, int]:
     """The greatest time of each place in a batch, from what was observed."""
-    names = list(row.schema().fieldNames())
-    if "notes" not in names:
-        times = {name: row.get(at) for at, name in enumerate(names) if name not in (*COUNTS, *RECORDS)}
-        return {f"{stream}/{name}": time_us for name, time_us in times.items() if time_us is not None}
-    return _greatest(row.getList(row.fieldIndex("notes")))
+    if "notes" in row:
+        return _greatest(row["notes"])
+    times = {name: time_us for name, time_us in row.items() if name not in (*COUNTS, *RECORDS)}
+    return {f"{stream}/{name}": time_us for name, time_us in times.items() if time_us is not None}
 
 
-def named(row: Any) -> tuple[int, list[str]] | None:
+def named(row: Values) -> tuple[int, list[str]] | None:
     """How many stragglers were observed, and the places of those that have names; None when there were none."""
-    if "named" not in list(row.schema().fieldNames()):
+    if "named" not in row or not row["stragglers"]:
         return None
-    count = int(row.getLong(row.fieldIndex("stragglers")))
-    places = sorted(place for place in row.getList(row.fieldIndex("named")) if place)
-    return (count, places) if count else None
+    return row["stragglers"], sorted(place for place in row["named"] if place)
 
 
-def heard_of(row: Any) -> tuple[int, int] | None:
+def heard_of(row: Values) -> tuple[int, int] | None:
     """How many rows were late and how many were not, from what was observed; None when nobody has listened."""
-    names = list(row.schema().fieldNames())
-    if "late" not in names:
-        return None
-    late, kept = (int(row.getLong(names.index(each))) for each in COUNTS)
-    return late, kept
+    return (row["late"], row["kept"]) if "late" in row else None
 
 
 def _split_counts(late: Column) -> tuple[Column, Column]:

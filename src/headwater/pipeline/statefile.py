@@ -1,5 +1,6 @@
 """State files: the changes of a batch, or the whole of a shard, written once, synced, and checked whenever they are read."""
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from crc32c import crc32c
 from pyarrow import fs, ipc
 
 from headwater.errors import StorageError
+from headwater.formats import STATE_FILE
 from headwater.pipeline.points import passes
 from headwater.result import File
 
@@ -33,7 +35,11 @@ ROWS_PER_BATCH = 50_000
 READ_BYTES = 16 << 20
 """Files that are larger are checked and read in pieces."""
 
-SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+FORMAT = b"headwater.format"
+"""In the metadata of the schema; a file without it has format 1."""
+SCHEMA = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary())], metadata={FORMAT: b"%d" % STATE_FILE.newest}
+)
 OPTIONS = ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -88,6 +94,8 @@ def batches(place: Place, file: File) -> Iterator[pa.RecordBatch]:
             expected = f"{file.size_bytes} bytes with {file.checksum:08x}"
             raise StorageError(f"state file {path} is damaged", got=got, expected=expected, hint=_anew(place))
         reader = ipc.open_file(stream if data is None else pa.BufferReader(data))
+        named = (reader.schema.metadata or {}).get(FORMAT, b"1")
+        STATE_FILE.check(int(named), f"state file {path}", _anew(place))
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
 
@@ -114,9 +122,10 @@ def names(place: Place) -> list[str]:
 
 
 def remove(place: Place, name: str) -> None:
-    """Removes a file that nobody needs."""
+    """Removes a file that nobody needs; another driver may have done so."""
     system, folder = fs.FileSystem.from_uri(place.files)
-    system.delete_file(f"{folder}/{name}")
+    with contextlib.suppress(FileNotFoundError):
+        system.delete_file(f"{folder}/{name}")
 
 
 def _anew(place: Place) -> str:

@@ -10,13 +10,13 @@ from typing import Any
 from headwater.app import App
 from headwater.config import Settings
 from headwater.graph import Graph
-from headwater.pipeline import catalyst, definition, operator, session, source
+from headwater.pipeline import catalyst, operator, session, source, textform
 from headwater.pipeline.operator import Logic, Site
 from headwater.pipeline.prepare import planned
 
 __all__ = ["steps"]
 
-KEEPING = definition.KEEPING - {"MapInArrow"} | {"CollectMetrics"}
+KEEPING = textform.KEEPING - {"MapInArrow"} | {"CollectMetrics"}
 """Nodes that keep something: Spark's, and those that observe what an operator of ours writes."""
 OURS = {"clocks": "hw.corrected_time", "current": "rows", "enrich_now": "hw.enrich", "route": "changes"}
 """What an operator is called where it is not hw. and its kind."""

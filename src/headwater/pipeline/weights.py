@@ -14,7 +14,7 @@ from headwater.pipeline import catalyst
 from headwater.pipeline.blocks import BLOCK
 from headwater.pipeline.wire import GONE, WEIGHT
 
-__all__ = ["carried", "check_settled", "is_ours", "weighted"]
+__all__ = ["INTO", "VALID", "carried", "check_settled", "is_ours", "passing", "weighted"]
 
 THROUGH = {
     "CollectMetrics",
@@ -39,6 +39,18 @@ INSTEAD = {
     "Intersect": "hw.join",
     "Except": "hw.join",
 }
+CLOCKS = {
+    "CurrentBatchTimestamp",
+    "CurrentDate",
+    "CurrentTime",
+    "CurrentTimestamp",
+    "LocalTimestamp",
+    "Now",
+}
+"""Expressions that Spark calls deterministic, and that say something else in each batch."""
+WORDS = ("current_", "localtimestamp", "now()", "curdate")
+"""What their text has."""
+VALID = "hw.valid(rows, since=..., until=...) has the rows that are valid now"
 SHOWN = {"Aggregate": "groupBy", "Deduplicate": "distinct", "Distinct": "distinct", "Join": "join"}
 
 
@@ -89,6 +101,12 @@ def _walk(what: str, rows: DataFrame, node: Any) -> tuple[Any, Any]:
             expected="select, filter, union, explode, or an operator that knows such rows",
             hint=f"{INSTEAD.get(kind, 'hw.group or hw.join')} does it",
         )
+    if found := passing(node):
+        raise UsageError(
+            f"{what} has an expression that is another one each time, and a row of a table goes out as it came in",
+            got=found,
+            hint=VALID,
+        )
     ((child, weight),) = walked
     if kind == "Project":
         given = _weight(node)
@@ -97,6 +115,17 @@ def _walk(what: str, rows: DataFrame, node: Any) -> tuple[Any, Any]:
         return made, _weight(made)
     made = node.withNewChildren(catalyst.seq(rows, [child]))
     return made, _weight(made)
+
+
+def passing(node: Any) -> str:
+    """An expression of a node that says something else in another batch, as SQL; empty if there is none."""
+    text = str(node.expressions().mkString("\n")).lower()
+    if node.deterministic() and not any(word in text for word in WORDS):  # two calls, for nearly every node
+        return ""
+    for each in catalyst.items(node.expressions()):
+        if not each.deterministic() or catalyst.within(each, lambda part: part.nodeName() in CLOCKS):
+            return str(each.sql())
+    return ""
 
 
 def _union(what: str, rows: DataFrame, node: Any, walked: list[tuple[Any, Any]]) -> tuple[Any, Any]:

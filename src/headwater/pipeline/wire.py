@@ -1,20 +1,25 @@
 """Wire: a view's rows as Kafka records, computed by Spark in the form that ``headwater.schema`` defines.
 
-key = one column as text, several as a compact JSON array, a window as its start; value = a JSON object of all
-columns; timestamps ISO 8601 UTC with microseconds, decimals strings, binary base64; headers view, run, batch.
+key = one column as text, several as a compact JSON array, a window as its start; a lone null is ``[null]``, and so a lone text that looks
+like an array is one too; value = a JSON object of all columns; timestamps ISO 8601 UTC with microseconds, decimals strings, binary base64; headers view, run, batch.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
+    AnsiIntervalType,
     ArrayType,
     BinaryType,
     BooleanType,
     DataType,
     DateType,
     DecimalType,
+    DoubleType,
+    FloatType,
     IntegralType,
+    NullType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -31,13 +36,17 @@ __all__ = [
     "WEIGHT",
     "check",
     "expressions",
+    "has_plain_identity",
+    "identity_expression",
     "is_window",
     "json_expression",
     "key_expression",
+    "like_array",
     "literal",
     "quoted",
     "records",
     "row_expression",
+    "without_sign",
 ]
 
 VERSION = "_version"
@@ -61,6 +70,19 @@ KEYS = (
     TimestampNTZType,
     BinaryType,
 )
+FLOATS = (FloatType, DoubleType)
+ALSO_EQUAL = (*FLOATS, AnsiIntervalType, NullType)
+"""What Spark can group by, beside the types of keys."""
+
+
+class Part(NamedTuple):
+    """SQL for one column of a key."""
+
+    text: str
+    """Bare; null stays null. Empty where there is only JSON."""
+    json: str
+    like_array: str = ""
+    """Whether the text looks like an array; empty if none does."""
 
 
 def check(rows: DataFrame, view: View) -> None:
@@ -104,9 +126,41 @@ def json_expression(row: str) -> str:
 
 
 def key_expression(kind: StructType, key: Sequence[str]) -> str:
-    """SQL for the text of a key."""
+    """SQL for the text of a record's key."""
     kinds = {field.name: field.dataType for field in kind.fields}
-    return _key([(quoted(name), kinds[name]) for name in key])
+    return _key([_part(quoted(name), kinds[name]) for name in key])
+
+
+def identity_expression(kind: StructType, key: Sequence[str]) -> str:
+    """SQL for a text that two keys have in common exactly when Spark's SQL calls them equal: operators look at nothing else.
+
+    UsageError for types without such a text.
+    """
+    kinds = {field.name: field.dataType for field in kind.fields}
+    for name in key:
+        if not _is_comparable(kinds[name]):
+            raise UsageError(
+                f"column {name!r} cannot be a key",
+                got=kinds[name].simpleString(),
+                expected="text without a collation, numbers, booleans, dates, times, binary, or arrays and structs of these",
+                hint="use an expression that makes one of these of it",
+            )
+    return _key([_identity(quoted(name), kinds[name]) for name in key])
+
+
+def without_sign(column: str, kind: DataType) -> str:
+    """SQL for a value in which no zero has a sign, as Spark groups by it."""
+    if not _has(kind, FLOATS):
+        return column
+    if isinstance(kind, StructType):
+        inner = (
+            f"{literal(f.name)}, {without_sign(f'{column}.{quoted(f.name)}', f.dataType)}"
+            for f in kind.fields
+        )
+        return f"if({column} IS NULL, NULL, named_struct({', '.join(inner)}))"
+    if isinstance(kind, ArrayType):
+        return f"transform({column}, item -> {without_sign('item', kind.elementType)})"
+    return f"({column} + CAST(0 AS {kind.simpleString()}))"
 
 
 def records(rows: DataFrame, sql: tuple[str, str], **headers: str) -> DataFrame:
@@ -129,11 +183,51 @@ def literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _key(parts: list[tuple[str, DataType]]) -> str:
-    if len(parts) == 1:
-        return f"coalesce({_text(*parts[0])}, '[null]')"
-    items = ", ',', ".join(_json(*part) for part in parts)
-    return f"concat('[', {items}, ']')"
+def _key(parts: list[Part]) -> str:
+    items = ", ',', ".join(part.json for part in parts)
+    array = f"concat('[', {items}, ']')"
+    first = parts[0]
+    if len(parts) > 1 or not first.text:
+        return array
+    alone = f"coalesce({first.text}, '[null]')"
+    return f"if({first.like_array}, {array}, {alone})" if first.like_array else alone
+
+
+def _part(column: str, kind: DataType) -> Part:
+    """A column of a record's key."""
+    text = _text(column, kind)
+    plain = column if isinstance(kind, IntegralType | BooleanType) else text
+    return Part(text, _json(plain), like_array(text) if isinstance(kind, StringType) else "")
+
+
+def _identity(column: str, kind: DataType) -> Part:
+    """A column of an operator's key. Windows have an end here: two sessions may begin together."""
+    column = without_sign(column, kind)
+    if isinstance(kind, StringType):
+        text = _text(column, kind)
+        like_null = f"startswith({text}, '[') AND ltrim('[', {text}) = 'null]'"
+        return Part(f"if({like_null}, concat('[', {text}), {text})", _json(text))
+    return _part(column, kind) if isinstance(kind, (*KEYS, *ALSO_EQUAL)) else Part("", _json(column))
+
+
+def like_array(text: str) -> str:
+    """SQL for whether a text looks like a key that is an array."""
+    return f"({text} = '[null]' OR startswith({text}, '[\"'))"
+
+
+def has_plain_identity(kind: DataType) -> bool:
+    """Whether keys of a type were always told apart as they are now; state by others is of another form since."""
+    return isinstance(kind, KEYS)
+
+
+def _is_comparable(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return all(_is_comparable(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _is_comparable(kind.elementType)
+    if isinstance(kind, StringType):
+        return bool(kind.isUTF8BinaryCollation())
+    return isinstance(kind, (*KEYS, *ALSO_EQUAL))
 
 
 def _text(column: str, kind: DataType) -> str:
@@ -147,10 +241,9 @@ def _text(column: str, kind: DataType) -> str:
     return f"CAST({column} AS STRING)"
 
 
-def _json(column: str, kind: DataType) -> str:
-    """A key column as one JSON value: what stands behind ``{"k":`` in Spark's own rendering."""
-    plain = column if isinstance(kind, IntegralType | BooleanType) else _text(column, kind)
-    rendered = f"to_json(named_struct('k', {plain}), {JSON})"
+def _json(column: str) -> str:
+    """A value as JSON: what follows ``{"k":`` in Spark's own rendering."""
+    rendered = f"to_json(named_struct('k', {column}), {JSON})"
     return f"substring({rendered}, 6, length({rendered}) - 6)"
 
 
@@ -158,24 +251,29 @@ def _plain(column: str, kind: DataType) -> str:
     """A column without decimals inside, which Spark would write as JSON numbers."""
     if isinstance(kind, DecimalType):
         return f"CAST({column} AS STRING)"
-    if isinstance(kind, StructType) and _has_decimal(kind):
+    if isinstance(kind, StructType) and _has(kind, DecimalType):
         inner = (
             f"{literal(f.name)}, {_plain(f'{column}.{quoted(f.name)}', f.dataType)}" for f in kind.fields
         )
         return f"if({column} IS NULL, NULL, named_struct({', '.join(inner)}))"
-    if isinstance(kind, ArrayType) and _has_decimal(kind):
+    if isinstance(kind, ArrayType) and _has(kind, DecimalType):
         return f"transform({column}, item -> {_plain('item', kind.elementType)})"
     return column
 
 
-def _has_decimal(kind: DataType) -> bool:
+def _has(kind: DataType, wanted: type[DataType] | tuple[type[DataType], ...]) -> bool:
+    """Whether a type is one of those, or contains one."""
     if isinstance(kind, StructType):
-        return any(_has_decimal(field.dataType) for field in kind.fields)
+        return any(_has(field.dataType, wanted) for field in kind.fields)
     if isinstance(kind, ArrayType):
-        return _has_decimal(kind.elementType)
-    return isinstance(kind, DecimalType)
+        return _has(kind.elementType, wanted)
+    return isinstance(kind, wanted)
 
 
 def is_window(kind: DataType) -> bool:
     """Whether a column is a window, as Spark makes them."""
-    return isinstance(kind, StructType) and kind.names == ["start", "end"]
+    return (
+        isinstance(kind, StructType)
+        and kind.names == ["start", "end"]
+        and all(isinstance(each.dataType, TimestampType | TimestampNTZType) for each in kind.fields)
+    )

@@ -24,6 +24,7 @@ from confluent_kafka.admin import NewPartitions
 from headwater.access import Log
 from headwater.client import FENCED, READING, Client, acquaint, admin, consumer, producer
 from headwater.errors import Away, HeadwaterError, MachineError
+from headwater.formats import JOURNAL
 from headwater.keep import STATE
 from headwater.sink.effect import Entry
 from headwater.sink.store import Superseded
@@ -72,6 +73,8 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
     """The receiver has taken nothing since then."""
     born: int = 0
     """What lies before it was there before the sink."""
+    format: int = 1
+    """Of all that the partition holds."""
 
 
 class Birth(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,6 +83,7 @@ class Birth(msgspec.Struct, frozen=True, omit_defaults=True):
     ends: dict[int, int] = {}
     origin: str = ""
     """The id of the topic; empty where there was none yet."""
+    format: int = 1
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -242,7 +246,7 @@ class Journal:
         for (_, partition), end in sorted(ends.items()):
             found = self._read(partition) if end > 0 else {}
             if BIRTH in found:
-                return msgspec.json.decode(found[BIRTH], type=Birth)
+                return JOURNAL.decode(found[BIRTH], Birth, f"journal {self.topic}")
             if found:  # a journal that is older than this note: its sink began with the topic
                 return Birth()
         return None
@@ -289,7 +293,7 @@ class Journal:
         found = self._read(partition)
         found.pop(BIRTH, None)
         stored = found.pop(MARK, None)
-        mark = None if stored is None else msgspec.json.decode(stored, type=Mark)
+        mark = None if stored is None else JOURNAL.decode(stored, Mark, f"journal {self.topic}")
         entries = [msgspec.json.decode(value, type=Entry) for value in found.values()]
         return page, mark, sorted(entries, key=lambda entry: entry.effect.offset)
 
@@ -326,6 +330,9 @@ def unfinished(client: Client, sink: str) -> set[tuple[int, int]]:
     found: dict[tuple[int, str], bytes | None] = {}
     for message in client.read([f"{sink}{ENDING}"]):
         found[message.partition(), message.key().decode()] = message.value()
+    for (_, name), value in found.items():
+        if name == MARK and value is not None:
+            JOURNAL.verify(value, f"journal {sink}{ENDING}")
     entries = (
         msgspec.json.decode(value, type=Entry)
         for (_, name), value in found.items()

@@ -22,6 +22,7 @@ from headwater.change import Change
 from headwater.client import FENCED, Client, admin, producer
 from headwater.clock import SystemClock
 from headwater.errors import Away, MachineError, UsageError
+from headwater.formats import KAFKA_SINK
 from headwater.keep import FULL, ROWS, STATE
 from headwater.sink.rows import fresh, moved
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
@@ -40,6 +41,8 @@ RESET = "reset"
 """What the producer of a reset is called, beside those of the partitions."""
 RESETTING = "resetting"
 """The key in the topic of positions that says that records are still to be removed."""
+FORMAT = "format"
+"""The key there that says its format. Format 1 is not written: the first readers of it take other keys for partitions."""
 
 
 class Kafka:
@@ -225,13 +228,11 @@ class _Store:
                     hint="it is given up when its time-out has passed",
                 )
             self._pause.wait(RETRY_S)
-        found: dict[str, int] = {}
-        for message in self._client.read([self._positions]):
-            name = message.key().decode()
-            found.pop(name, None)
-            if message.value() is not None:
-                found[name] = msgspec.json.decode(message.value(), type=int)
-        return found
+        newest = {message.key().decode(): message.value() for message in self._client.read([self._positions])}
+        KAFKA_SINK.check(int(newest.pop(FORMAT, None) or 1), f"topic {self._positions} at {self._log}")
+        return {
+            name: msgspec.json.decode(value, type=int) for name, value in newest.items() if value is not None
+        }
 
     def _remove_records(self, resetter: Any) -> None:
         """Deletes every key or, where records are rows of their own, the records; then the reset is done.

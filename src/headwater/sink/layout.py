@@ -33,11 +33,10 @@ __all__ = [
 ]
 
 PARTITION, OFFSET, VERSION = "_partition", "_offset", "_version"
-OWN_TABLES = {"headwater_position", "headwater_origin"}
+OWN_TABLES = {"headwater_format", "headwater_position", "headwater_origin"}
 """What a sink keeps for itself, beside the table of its rows."""
 VALIDITY = ("valid_from", "valid_to")
 """The columns that say when a version held, in a table with history."""
-NULL_KEY = "[null]"
 KINDS = {
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "BYTE", "SHORT", "LONG"), "BIGINT"),
     **dict.fromkeys(("FLOAT", "REAL", "DOUBLE"), "DOUBLE"),
@@ -105,8 +104,8 @@ class Layout(msgspec.Struct, frozen=True):
     def _lone(self, change: Change) -> Any:
         (name,) = self.feed.key
         kind = next(column.kind for column in self.columns if column.name == name)
-        if change.key == NULL_KEY:
-            return None
+        if change.key == "[null]" or change.key.startswith('["'):
+            return _only(change.key)
         if kind not in {"BIGINT", "BOOLEAN"}:
             return change.key
         try:
@@ -119,6 +118,15 @@ class Layout(msgspec.Struct, frozen=True):
         if self.feed.append or "null" not in change.key:
             return False
         return None in self.key_values(change)
+
+
+def _only(key: str) -> Any:
+    """The value of a key that looks like an array (``headwater.schema.key_text``); one that is none is a text of others."""
+    try:
+        values = msgspec.json.decode(key)
+    except msgspec.DecodeError:
+        return key
+    return values[0] if isinstance(values, list) and len(values) == 1 else key
 
 
 def layout(feed: Feed) -> Layout:

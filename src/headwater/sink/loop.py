@@ -91,6 +91,9 @@ class Loop:
         self._filled_from = ""
         """The id of the topic that this process has filled the store from."""
         self._patience = Patience(sink, self._stopping, self._clock)
+        self._doubted = False
+        self._same: str | None = None
+        """The id of the topic of which the log was asked again, since it is shorter than the rows of the store, and that it still has."""
 
     def stop(self) -> None:
         """Ends after the batch in hand; any thread may call it, and `run` returns soon."""
@@ -181,11 +184,14 @@ class Loop:
 
     def _turn(self, topic: Topic) -> bool:
         """One round: what was assigned is claimed, what has come is applied. False when the topic is another one."""
-        found = self._watch.look().get(self._topic, topic)
+        answer = self._watch.look()
+        found = answer.get(self._topic, topic)
         if found is None or found.id != topic.id:
             what = "is gone" if found is None else "was deleted and made again"
             logger.warning("sink %s: its topic %s %s", self.sink, self._topic, what)
             return False
+        if self._doubted and self._topic in answer:
+            self._same = found.id
         if self._member.fresh:
             self._claim(set(self._member.fresh), topic)
         self._member.rest(resting=self._paused())
@@ -201,7 +207,7 @@ class Loop:
         chosen = sorted(partitions)
         with self._patience.answer():
             stored = dict(self._store.claim(chosen))
-        for partition, why in self._lost(stored).items():
+        for partition, why in self._lost(stored, topic).items():
             if not self._feed.append:
                 self._reset(topic, why)
                 raise Superseded("the store is filled anew")
@@ -315,16 +321,20 @@ class Loop:
         else:
             logger.warning("sink %s: %s", self.sink, error.str())
 
-    def _lost(self, stored: Mapping[int, int]) -> dict[int, str]:
+    def _lost(self, stored: Mapping[int, int], topic: Topic) -> dict[int, str]:
         """The partitions of which the log no longer has the offset that the store goes on from, with words for it.
 
         UsageError for a stream that is shorter than its rows: what comes until it is longer would be taken for rows that are there, and
-        to empty the store would throw away what no log has.
+        to empty the store would throw away what no log has. The topic may have been made again a moment ago, so the log is asked for it first.
         """
         lost = {}
         for partition, offset in stored.items():
             low, high = self._member.ends(partition)
             if offset > high and self._feed.append:
+                if self._same != topic.id:
+                    self._doubted = True
+                    self._watch.hurry()
+                    raise Superseded(f"partition {partition} of {self._topic} is shorter than its rows")
                 raise UsageError(
                     f"sink {self.sink!r}: partition {partition} of {self._topic} ends at offset {high}, and the store is at {offset}",
                     hint="the topic is another one, or has lost its end: give the sink another store, or empty this one with its offsets",

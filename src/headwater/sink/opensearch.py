@@ -11,7 +11,7 @@ looks at the mark before each step, and stops.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -19,9 +19,11 @@ import msgspec
 from headwater.address import options, shown
 from headwater.change import Change
 from headwater.errors import Away, UsageError, one_line
+from headwater.formats import OPENSEARCH_SINK
 from headwater.sink.columns import kind
 from headwater.sink.driver import driver
 from headwater.sink.opensearch_mapping import field
+from headwater.sink.opensearch_position import COUNT, FORMAT, RESETTING, Held
 from headwater.sink.rows import Newest, beaten, check_offset, fresh, identity, moved, newest
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
 from headwater.sink.topics import partitions_of
@@ -36,6 +38,8 @@ PARTITIONS_MAX = 10_000
 OFFSET_BITS = 43
 """Of a version, below the partition: room for a million partitions with eight trillion records each."""
 TRIES = 10
+CONFLICT = 409
+BAD_REQUEST = 400
 VERSION = "headwater_version"
 """The field that keeps the version of a row that has one: names that begin with ``_`` are OpenSearch's own."""
 
@@ -121,6 +125,7 @@ class _Store:
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
         numbers = sorted(partitions)
         with self._translated():
+            self._check_format()
             if numbers and numbers[-1] >= self._partitions:
                 self._check_partitions()
             taken = self._take(numbers)
@@ -176,6 +181,15 @@ class _Store:
             return taken
         raise Away(f"partitions of sink {self._feed.sink} are claimed by others all the time")
 
+    def _check_format(self) -> None:
+        """UsageError when a newer version keeps the positions of the sink; notes the format where none is noted."""
+        held = self._held([FORMAT])
+        found = held[FORMAT].claim
+        OPENSEARCH_SINK.check(found, f"positions of sink {self._feed.sink} in OpenSearch at {self._address}")
+        if not found:
+            with suppress(Superseded):  # another has noted it
+                self._place({FORMAT: (OPENSEARCH_SINK.newest, -1)}, held)
+
     def _check_partitions(self) -> None:
         """Notes how many partitions the topic has. UsageError when versions could no longer say which record of a key is the newest."""
         if self._feed.append or self._feed.log is None:
@@ -202,7 +216,7 @@ class _Store:
             return
         raise Away(f"the partitions of sink {self._feed.sink} are noted by others all the time")
 
-    def _check(self, numbers: Collection[int]) -> "dict[int, Held]":
+    def _check(self, numbers: Collection[int]) -> dict[int, Held]:
         held = self._held(numbers)
         for number, seen in held.items():
             if seen.claim != self._claims.get(number, -1):
@@ -265,7 +279,7 @@ class _Store:
         answer = self._client.mget(body={"ids": keys}, index=self._index, _source_includes=[VERSION])
         return {each["_id"]: each["_source"].get(VERSION, -1) for each in answer["docs"] if each.get("found")}
 
-    def _held(self, numbers: Collection[int]) -> "dict[int, Held]":
+    def _held(self, numbers: Collection[int]) -> dict[int, Held]:
         """Claims and offsets as they are now; these documents are read by id, and so are never stale."""
         if not numbers:
             return {}
@@ -278,7 +292,7 @@ class _Store:
             found[number] = Held(source["claim"], source["offset"], place)
         return found
 
-    def _place(self, states: Mapping[int, tuple[int, int]], held: "Mapping[int, Held]") -> "dict[int, Held]":
+    def _place(self, states: Mapping[int, tuple[int, int]], held: Mapping[int, Held]) -> dict[int, Held]:
         """Moves claims and offsets, each only if nobody has touched it since it was read; how they are then."""
         body = b""
         for number, (claim, offset) in states.items():
@@ -302,11 +316,11 @@ class _Store:
             placed[number] = Held(*states[number], (outcome["_seq_no"], outcome["_primary_term"]))
         return placed
 
-    def _mark_reset(self) -> "Held":
+    def _mark_reset(self) -> Held:
         """Makes the reset ours, whoever has begun it."""
         return self._place({RESETTING: (1, -1)}, self._held([RESETTING]))[RESETTING]
 
-    def _finish_reset(self, mark: "Held") -> None:
+    def _finish_reset(self, mark: Held) -> None:
         """Forgets offsets, and so shuts all holders out; then removes the index, and last the mark that it is to be done.
 
         The index cannot be removed on a condition. Should the mark have gone to another between the look and the removal, then the rows of
@@ -323,11 +337,11 @@ class _Store:
             mark = self._mark_reset()
         raise Away(f"sink {self._feed.sink} is reset by others all the time")
 
-    def _check_mark(self, mark: "Held") -> None:
+    def _check_mark(self, mark: Held) -> None:
         if self._held([RESETTING])[RESETTING] != mark:
             raise Superseded(f"sink {self._feed.sink}: another process has taken its reset over")
 
-    def _forget_offsets(self, mark: "Held") -> None:
+    def _forget_offsets(self, mark: Held) -> None:
         """Of all partitions; claims go on counting."""
         self._client.indices.refresh(index=POSITIONS)
         query = {"query": {"term": {"sink": self._feed.sink}}, "size": PARTITIONS_MAX}
@@ -381,19 +395,3 @@ class _Store:
             ) from error
         except errors.OpenSearchException as error:  # overloaded, no shard, no master: it may pass
             raise Away(f"OpenSearch at {self._address} cannot do its work", got=one_line(error)) from error
-
-
-class Held(msgspec.Struct, frozen=True):
-    """What a partition's document says, and which state of it that is."""
-
-    claim: int
-    offset: int
-    place: tuple[int, int] | None
-
-
-RESETTING = -1
-"""In the place of a partition: whether a reset is under way."""
-COUNT = -2
-"""In the place of a partition: how many partitions the topic has, where claims are; 0 when that is not known."""
-CONFLICT = 409
-BAD_REQUEST = 400

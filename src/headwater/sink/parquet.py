@@ -26,6 +26,7 @@ from headwater.address import check_local
 from headwater.change import Change
 from headwater.clock import SystemClock
 from headwater.errors import Away, StorageError
+from headwater.formats import PARQUET_SINK
 from headwater.sink.arrow import Arrow
 from headwater.sink.columns import kind
 from headwater.sink.driver import driver
@@ -74,12 +75,13 @@ class Parquet:
         return _Store(self._path / feed.topic, feed, self._compression)
 
 
-class State(msgspec.Struct, forbid_unknown_fields=True):
-    """What stands beside the files. By partition, as text: JSON has no other keys."""
+class State(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What stands beside the files. By partition, as text: JSON has no other keys. Format 1 is not written: the first readers of it refuse unknown fields."""
 
     claims: dict[int, int] = {}
     offsets: dict[int, int] = {}
     resetting: bool = False
+    format: int = 1
 
 
 class _Store:
@@ -152,7 +154,7 @@ class _Store:
         with self._translated(), self._locked():
             state = self._state()
             claims = {number: claim + 1 for number, claim in state.claims.items()}
-            state = State(claims, {}, resetting=True)
+            state = State(claims, {}, resetting=True, format=PARQUET_SINK.newest)
             self._save(state)
             self._remove_files(state)
             self._save(state)
@@ -209,9 +211,9 @@ class _Store:
     def _state(self) -> State:
         path = self._own / f"{self._feed.sink}.json"
         try:
-            return msgspec.json.decode(path.read_bytes(), type=State)
+            return PARQUET_SINK.decode(path.read_bytes(), State, f"file {path}")
         except FileNotFoundError:
-            return State({}, {})
+            return State({}, {}, format=PARQUET_SINK.newest)
         except msgspec.MsgspecError as error:
             raise StorageError(f"{path} cannot be read", got=str(error)) from error
 

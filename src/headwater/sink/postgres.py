@@ -126,6 +126,7 @@ class PostgresStore:
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
         now_ms = self._clock.now_ms()
         with self._transaction() as cursor:
+            self._sql.check_format(cursor)  # another process may have migrated the tables meanwhile
             cursor.execute(self._sql.claim, self._name | {"partitions": sorted(partitions)})
             found = cursor.fetchall()
         self._claims |= {partition: claim for partition, _, claim in found}

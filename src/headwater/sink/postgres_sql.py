@@ -3,6 +3,7 @@
     <table>              the columns of the feed, and what identifies a row as UNIQUE; with history: _partition, _offset, valid_from, valid_to
     headwater_position   sink, topic, partition, next_offset, claim, at_ms
     headwater_origin     sink, topic, origin: the id of the topic that the rows come from
+    headwater_format     format: of these tables
     headwater_stage      temporary: state (0 a row, 1 a deletion, 2 a key with nulls), place and time in the log, and the columns of the feed as c0, c1, ...
 
 Nulls in a key are why the key is UNIQUE and no PRIMARY KEY: such rows are deleted by IS NOT DISTINCT FROM before they are inserted.
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 
 from headwater.errors import UsageError
+from headwater.formats import POSTGRES_SINK
 from headwater.sink.layout import OFFSET, PARTITION, VERSION, Column, Layout, check_rows, quoted
 from headwater.sink.postgres_copy import FORMAT
 
@@ -66,12 +68,15 @@ class Statements(msgspec.Struct, frozen=True):
     origin: str
     adopt: str
     at_ms: str
+    format: str
 
     def prepare(self, connection: Any) -> None:
         """Makes the tables, or adds the columns that are missing; a column that is no longer in the feed stays, and is empty in new rows."""
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-        for statement in self.create[:-1]:
+        for number, statement in enumerate(self.create[:-1]):
             connection.execute(statement)
+            if number == 1:  # before anything else is touched
+                self.check_format(connection)
         query = """
             SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
             JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -94,10 +99,16 @@ class Statements(msgspec.Struct, frozen=True):
                     hint="give the sink another table, or drop this one and the sink's lines in headwater_position",
                 )
 
+    def check_format(self, connection: Any) -> None:
+        """UsageError when a newer version keeps the positions in this schema."""
+        (found,) = connection.execute(self.format).fetchone()
+        POSTGRES_SINK.check(found or 1, f"schema {self.where['schema']!r} of PostgreSQL")
+
 
 def statements(shape: Layout, schema: str, table: str, *, history: bool) -> Statements:
     full = f"{quoted(schema)}.{quoted(table)}"
-    position, origin = (f"{quoted(schema)}.headwater_{name}" for name in ("position", "origin"))
+    names = ("position", "origin", "format")
+    position, origin, formats = (f"{quoted(schema)}.headwater_{name}" for name in names)
     ours = "WHERE sink = %(sink)s AND topic = %(topic)s"
     held = f"SELECT partition, next_offset, claim FROM {position} {ours} AND partition = ANY(%(partitions)s)"
     placed = shape.feed.append or history
@@ -116,6 +127,8 @@ def statements(shape: Layout, schema: str, table: str, *, history: bool) -> Stat
         table=full,
         create=(
             f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}",
+            f"CREATE TABLE IF NOT EXISTS {formats} (format integer PRIMARY KEY)",
+            f"INSERT INTO {formats} VALUES ({POSTGRES_SINK.newest}) ON CONFLICT DO NOTHING",
             (
                 f"CREATE TABLE IF NOT EXISTS {position} (sink text, topic text, partition integer, next_offset bigint, claim bigint NOT NULL, "
                 "at_ms bigint, PRIMARY KEY (sink, topic, partition))"
@@ -151,6 +164,7 @@ def statements(shape: Layout, schema: str, table: str, *, history: bool) -> Stat
         adopt=f"INSERT INTO {origin} VALUES (%(sink)s, %(topic)s, %(origin)s) "
         "ON CONFLICT (sink, topic) DO UPDATE SET origin = excluded.origin",
         at_ms=f"SELECT partition, at_ms FROM {position} {ours} AND at_ms IS NOT NULL",
+        format=f"SELECT max(format) FROM {formats}",
     )
 
 

@@ -6,7 +6,7 @@ deletion leaves nothing behind: an old value cannot come back, for its offset li
 
     PREFIX KEY                              a row: a JSON string, or a hash with a field for each column
     headwater.sink:state:SINK:PREFIX        a hash: N:claim and N:offset of each partition N; resets, how often rows were removed;
-                                            resetting, which of these resets is under way
+                                            resetting, which of these resets is under way; format, of all this
     headwater.sink:versions:SINK:PREFIX     a hash: the version of each row that has one (real-time views)
 
 Any text may be a row's key, so what the sink keeps for itself has names that no prefix of rows may begin with. Earlier versions kept it among
@@ -24,6 +24,7 @@ import msgspec
 
 from headwater.address import options, shown
 from headwater.errors import Away, UsageError, one_line
+from headwater.formats import REDIS_SINK
 from headwater.sink.driver import driver
 from headwater.sink.rows import Newest, check_offset, fresh, moved, newest
 from headwater.sink.store import Batch, Feed, Poison, Store, Superseded
@@ -61,15 +62,19 @@ redis.call('RPUSH', old, state)
 A list stays in the old place: a process of that version, which would begin at the log's start there, is refused by its type."""
 
 CLAIM = """
+local format = tonumber(redis.call('HGET', KEYS[1], 'format') or '1')
+if format > tonumber(ARGV[1]) then return format end
 if redis.call('HEXISTS', KEYS[1], 'resetting') == 1 then return false end
+redis.call('HSET', KEYS[1], 'format', ARGV[1])
 local found = {}
-for i = 1, #ARGV do
+for i = 2, #ARGV do
   local n = ARGV[i]
-  found[2 * i - 1] = redis.call('HINCRBY', KEYS[1], n .. ':claim', 1)
-  found[2 * i] = redis.call('HGET', KEYS[1], n .. ':offset')
+  found[2 * i - 3] = redis.call('HINCRBY', KEYS[1], n .. ':claim', 1)
+  found[2 * i - 2] = redis.call('HGET', KEYS[1], n .. ':offset')
 end
 return found
 """
+"""Claims and offsets; nothing while a reset is under way; the format alone where it is newer."""
 
 APPLY = """
 local state, versions = KEYS[1], KEYS[2]
@@ -241,14 +246,18 @@ class _Store:
                 )
             before = f"{prefix}_headwater:{feed.sink}"
             self._scripts[MOVE](keys=[self._state, self._versions, before, f"{before}:versions"])
+            self._check_format(int(client.hget(self._state, "format") or 1))
 
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
         numbers = sorted(partitions)
+        arguments = [REDIS_SINK.newest, *numbers]
         with self._translated():
-            while (found := self._scripts[CLAIM](keys=[self._state], args=numbers)) is None:
+            while (found := self._scripts[CLAIM](keys=[self._state], args=arguments)) is None:
                 unfinished = self._client.hget(self._state, "resetting")
                 if unfinished is not None:
                     self._remove_rows(int(unfinished))
+        if isinstance(found, int):
+            self._check_format(found)
         for number, claim, offset in zip(numbers, found[::2], found[1::2], strict=True):
             self._claims[number] = int(claim)
             self._offsets.pop(number, None)
@@ -299,6 +308,9 @@ class _Store:
             left = self._offsets.get(int(number))
             check_offset(self._feed.sink, int(number), int(offset) if offset else None, left)
         raise Superseded(f"sink {self._feed.sink}: partition {int(number)} was taken over by another process")
+
+    def _check_format(self, found: int) -> None:
+        REDIS_SINK.check(found, f"key {self._state!r} of Redis at {self._address}")
 
     def _is_simple(self, row: Newest) -> bool:
         """Whether a row only takes the place of the one before: the script writes those many at a time."""

@@ -9,6 +9,7 @@ one file. Of several processes one writes at a time, for as long as a batch take
 """
 
 import fcntl
+import hashlib
 import os
 import shutil
 import threading
@@ -24,6 +25,7 @@ from headwater.address import check_local
 from headwater.change import Change
 from headwater.clock import SystemClock
 from headwater.errors import Away, StorageError, UsageError, one_line
+from headwater.formats import TANTIVY_SINK
 from headwater.sink.columns import Kind, kind, reader
 from headwater.sink.driver import driver
 from headwater.sink.folder import sync
@@ -38,6 +40,10 @@ RETRY_S = 0.02
 HEAP_BYTES = 50_000_000
 PARTITIONS_MAX = 100_000
 TRIES = 5
+TERM_BYTES_MAX = 65_000
+"""tantivy leaves longer terms out of the index, without a word."""
+EARLIEST, LATEST = datetime(1677, 9, 22, tzinfo=UTC), datetime(2262, 4, 11, tzinfo=UTC)
+"""What fits into nanoseconds since 1970; times beyond are indexed as these, and stay what they are in the row."""
 Adder = Callable[[Any, str, Any], None]
 WHOLE = {"TINYINT", "SMALLINT", "INT", "BIGINT"}
 REAL = {"FLOAT", "DOUBLE", "DECIMAL"}
@@ -109,6 +115,7 @@ class About(msgspec.Struct, frozen=True):
     text: tuple[str, ...]
     tokenizer: str
     append: bool
+    format: int = 1
 
 
 class _Store:
@@ -124,7 +131,8 @@ class _Store:
         self._pause = threading.Event()
         self._read = reader(feed.columns)
         self._adders = [(name, _adder(self._library, kind(text))) for name, text in feed.columns.items()]
-        self._wanted = About(1, feed.sink, feed.columns, tuple(text), tokenizer, feed.append)
+        words = tuple(text)
+        self._wanted = About(1, feed.sink, feed.columns, words, tokenizer, feed.append, TANTIVY_SINK.newest)
         with self._locked():
             self._prepare()
 
@@ -169,7 +177,7 @@ class _Store:
                     if row.change.key in old:
                         continue
                     if not self._feed.append:
-                        writer.delete_documents_by_term("_key", row.change.key)
+                        writer.delete_documents_by_term("_key", _term(row.change.key))
                     if document is not None:
                         writer.add_document(document)
                 for number, offset in upto.items():
@@ -255,7 +263,7 @@ class _Store:
         if change.value is None:
             return None
         document = self._library.Document()
-        document.add_text("_key", identity(change, append=self._feed.append))
+        document.add_text("_key", _term(identity(change, append=self._feed.append)))
         document.add_bytes("_row", change.value.encode())
         if change.version is not None:
             document.add_integer("_version", change.version)
@@ -305,14 +313,14 @@ class _Store:
 
     def _versions(self, index: Any, rows: Sequence[Newest]) -> dict[str, int]:
         """The versions of the rows that are there, for those that come with one."""
-        keys = [row.change.key for row in rows if row.change.version is not None]
+        keys = {_term(row.change.key): row.change.key for row in rows if row.change.version is not None}
         if not keys:
             return {}
         searcher = index.searcher()
-        query = self._library.Query.term_set_query(index.schema, "_key", keys)
+        query = self._library.Query.term_set_query(index.schema, "_key", list(keys))
         stored = [searcher.doc(address) for _, address in searcher.search(query, len(keys)).hits]
         found = {each.get_first("_key"): each.get_first("_version") for each in stored}
-        return {key: version for key, version in found.items() if version is not None}
+        return {keys[term]: version for term, version in found.items() if version is not None}
 
     @contextmanager
     def _writing(self, index: Any) -> Iterator[Any]:
@@ -390,7 +398,7 @@ def _adder(library: Any, given: Kind) -> Adder:
     made: Mapping[str, Adder] = {
         "BOOLEAN": to.add_boolean,
         "STRING": to.add_text,
-        "DATE": lambda document, name, day: document.add_date(name, datetime.combine(day, time.min, UTC)),
+        "DATE": lambda document, name, day: _add_time(document, name, datetime.combine(day, time.min, UTC)),
         **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_NTZ"), _add_time),
         **dict.fromkeys(WHOLE, to.add_integer),
         **dict.fromkeys(REAL, lambda document, name, number: document.add_float(name, float(number))),
@@ -400,7 +408,8 @@ def _adder(library: Any, given: Kind) -> Adder:
 
 
 def _add_time(document: Any, name: str, at: datetime) -> None:
-    document.add_date(name, at if at.tzinfo else at.replace(tzinfo=UTC))
+    known = at if at.tzinfo else at.replace(tzinfo=UTC)
+    document.add_date(name, min(max(known, EARLIEST), LATEST))
 
 
 def _add_json(document: Any, name: str, value: Any) -> None:
@@ -411,10 +420,17 @@ def _add_nothing(document: Any, name: str, value: Any) -> None:
     """Of a column that nobody can look for."""
 
 
+def _term(key: str) -> str:
+    """What a row is known by in the index: its key, or a digest of one that is too long. The term of a term is itself."""
+    if len(key) * 4 <= TERM_BYTES_MAX or len(data := key.encode()) <= TERM_BYTES_MAX:
+        return key
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
 def _open(library: Any, folder: Path) -> tuple[About, Any]:
     """The index that is in use; one that was made anew under our hands is looked for again."""
     for _ in range(TRIES):
-        about = msgspec.json.decode((folder / "current").read_bytes(), type=About)
+        about = TANTIVY_SINK.decode((folder / "current").read_bytes(), About, f"index {folder}")
         try:
             return about, library.Index.open(str(folder / str(about.number)))
         except (ValueError, OSError) as error:

@@ -3,6 +3,7 @@
     <table>              the columns of the feed, and what identifies a row as UNIQUE; with history: _partition, _offset, valid_from, valid_to
     headwater_position   sink, topic, partition, next_offset, claim, at_ms
     headwater_origin     sink, topic, origin: the id of the topic that the rows come from
+    headwater_format     format: of these tables; user_version belongs to the owner of the file
 
 Timestamps, dates, decimals and nested values are text as the log has them; NaN is the text 'NaN', since SQLite has no such number.
 """
@@ -21,6 +22,7 @@ from headwater.address import check_local
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import Away, StorageError, UsageError
+from headwater.formats import SQLITE_SINK
 from headwater.sink.layout import (
     LENIENT,
     OFFSET,
@@ -55,13 +57,15 @@ TYPES = {
     "JSON": "JSON TEXT",
 }
 """TEXT behind a word keeps SQLite from making numbers of what looks like one."""
-TABLES = """
+TABLES = f"""
 CREATE TABLE IF NOT EXISTS headwater_position (
     sink TEXT, topic TEXT, partition INTEGER, next_offset INTEGER, claim INTEGER NOT NULL, at_ms INTEGER,
     PRIMARY KEY (sink, topic, partition)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS headwater_origin (sink TEXT, topic TEXT, origin TEXT, PRIMARY KEY (sink, topic)) WITHOUT ROWID;
-"""
+CREATE TABLE IF NOT EXISTS headwater_format (format INTEGER PRIMARY KEY);
+INSERT OR IGNORE INTO headwater_format VALUES ({SQLITE_SINK.newest});
+"""  # noqa: S608  a number
 CLAIM = """
 INSERT INTO headwater_position (sink, topic, partition, claim) VALUES (?, ?, ?, 1)
 ON CONFLICT (sink, topic, partition) DO UPDATE SET claim = claim + 1 RETURNING next_offset, claim
@@ -148,6 +152,9 @@ class SqliteStore:
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
         now_ms = self._clock.now_ms()
         with self._transaction() as execute:
+            _check_format(
+                execute, self._path
+            )  # here too: another process may have migrated the file since it was opened
             found = {p: execute(CLAIM, (*self._name, p)).fetchone() for p in sorted(partitions)}
         self._claims |= {p: claim for p, (_, claim) in found.items()}
         self._offsets |= {p: offset for p, (offset, _) in found.items()}
@@ -261,6 +268,7 @@ class SqliteStore:
                 try:
                     connection.execute("PRAGMA journal_mode = WAL")
                     connection.execute("PRAGMA synchronous = FULL")
+                    _check_format(connection.execute, self._path)
                     connection.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
                     _migrate(connection, self._table, self._layout, history=self._history)
                 except BaseException:
@@ -285,6 +293,13 @@ class SqliteStore:
             if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
                 raise StorageError(f"SQLite file {self._path}: {error}") from error
             raise UsageError(f"SQLite file {self._path}, table {self._table!r}: {error}") from error
+
+
+def _check_format(execute: Callable[..., Any], path: Path) -> None:
+    """UsageError when a newer version keeps the positions in this file."""
+    if execute("SELECT 1 FROM sqlite_master WHERE name = 'headwater_format'").fetchone() is not None:
+        (found,) = execute("SELECT max(format) FROM headwater_format").fetchone()
+        SQLITE_SINK.check(found or 1, f"SQLite file {path}")
 
 
 def _upsert(table: str, shape: Layout) -> str:

@@ -6,9 +6,10 @@ One file for each view, named ``<view>.db``. `headwater.view.table` reads the sa
     position  partition, offset: the next offset that the table has not seen
     build     one line: build (ms when this table was begun), origin (id of the topic it was filled from)
     floor     partition, offset: deletions before it are no longer known (`headwater.sink.tombstones`)
+    size      one line: rows (`headwater.sink.size`)
 
-A deleted key stays as a hidden row for an hour, so that a subscriber who resumes learns of the deletion. A file of
-another format is begun anew: everything in it can be had again from the log.
+A deleted key stays as a hidden row for an hour, so that a subscriber who resumes learns of the deletion. `user_version` is the format.
+A file of an older format is filled again from the log; one of a newer format is refused.
 """
 
 import logging
@@ -21,8 +22,10 @@ from pathlib import Path
 from headwater.change import Change
 from headwater.clock import Clock, SystemClock
 from headwater.errors import StorageError
+from headwater.formats import VIEW_TABLE
 from headwater.position import Position
 from headwater.sink.rows import Newest, newest
+from headwater.sink.size import CREATE as SIZE
 from headwater.sink.sqlite import FULL
 from headwater.sink.store import Full
 from headwater.sink.tombstones import CREATE as TOMBSTONES
@@ -30,10 +33,10 @@ from headwater.sink.tombstones import prune
 
 __all__ = ["SqliteTable"]
 
-FORMAT = 1
+FORMAT = VIEW_TABLE.newest
 TIDY_S = 60.0
 """Between two looks for deleted keys that can be forgotten."""
-CREATE = """
+CREATE = f"""
 CREATE TABLE row (
     key TEXT PRIMARY KEY, value TEXT, partition INTEGER NOT NULL, offset INTEGER NOT NULL,
     timestamp INTEGER NOT NULL, version INTEGER
@@ -43,8 +46,8 @@ CREATE INDEX row_by_time ON row (timestamp) WHERE value IS NOT NULL;
 CREATE TABLE position (partition INTEGER PRIMARY KEY, offset INTEGER NOT NULL);
 CREATE TABLE build (build INTEGER NOT NULL, origin TEXT NOT NULL);
 INSERT INTO build VALUES (0, '');
-PRAGMA user_version = 1;
-"""
+PRAGMA user_version = {FORMAT};
+"""  # noqa: S608  a number
 UPSERT = """
 INSERT INTO row (key, value, partition, offset, timestamp, version) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value, partition = excluded.partition,
@@ -161,16 +164,21 @@ def _open(path: Path) -> sqlite3.Connection:
     with suppress(OSError):  # SQLite says better what is wrong; its other files get the same rights
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, isolation_level=None, timeout=10)
-    found = connection.execute("PRAGMA user_version").fetchone()[0]
-    empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    try:
+        found = connection.execute("PRAGMA user_version").fetchone()[0]
+        empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        VIEW_TABLE.check(found, f"view table {path}")
+    except BaseException:
+        connection.close()
+        raise
     if found != FORMAT and not empty:
-        logger.warning("%s has format %d, this is %d: building it anew from the log", path, found, FORMAT)
+        logger.warning("%s has format %d, this is %d: filling it again from the log", path, found, FORMAT)
         connection.close()
         _remove(path)
         return _open(path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.executescript(f"BEGIN IMMEDIATE; {CREATE if empty else ''} {TOMBSTONES} COMMIT;")
+    connection.executescript(f"BEGIN IMMEDIATE; {CREATE if empty else ''} {TOMBSTONES} {SIZE} COMMIT;")
     return connection
 
 

@@ -3,7 +3,7 @@
 A commit of a Delta table carries application transactions, a number for each application id. Two of them belong to a
 partition: ``headwater.SINK.N`` is its offset and ``headwater.SINK.N.claim`` its claim. A batch is one commit with both of
 each of its partitions, and the table refuses it when another commit has written one of them since we looked: so a batch
-takes effect once, and a holder that was superseded not at all, without a lock.
+takes effect once, and a holder that was superseded not at all, without a lock. ``headwater.SINK.format`` is the format of all this; claims write it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from headwater.address import options, shown
 from headwater.change import Change
 from headwater.errors import Away, UsageError, one_line
+from headwater.formats import DELTA_SINK
 from headwater.sink.arrow import Arrow
 from headwater.sink.columns import kind
 from headwater.sink.driver import driver
@@ -239,6 +240,9 @@ class _Store:
                 f"sink {self._feed.sink}: the table in {self._where} is kept by {table.metadata().name or 'somebody else'}",
                 hint="give it another path",
             )
+        DELTA_SINK.check(
+            table.transaction_version(self._app_id("format")) or 1, f"the table in {self._where}"
+        )
         self._migrate(table, wanted)
         return table
 
@@ -268,7 +272,8 @@ class _Store:
 
     def _properties(self, states: Mapping[int, tuple[int, int]], known: int = 0) -> Any:
         transaction = self._library.Transaction
-        found = [transaction(self._app_id("partitions"), known)] if known else []
+        about = {"partitions": known, "format": DELTA_SINK.newest} if known else {}
+        found = [transaction(self._app_id(name), number) for name, number in about.items()]
         for number, (claim, offset) in states.items():
             found += [
                 transaction(self._app_id(number), offset),

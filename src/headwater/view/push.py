@@ -104,6 +104,7 @@ class Hub:
         self._subscriptions: dict[str, set[Subscription]] = {}
         self._watchers: set[Wake] = set()
         self._activity: dict[str, Activity] = {}
+        self._sizes: dict[str, tuple[Position, int]] = {}
 
     def publish(self, view: str, changes: Sequence[Change], position: Position) -> None:
         """Tells all subscribers of ``view``; fits `Delivery` as its ``on_commit``."""
@@ -147,6 +148,14 @@ class Hub:
         """What was published for one view so far."""
         with self.lock:
             return self._activity.get(view, Activity())
+
+    def size(self, view: str) -> tuple[Position, int] | None:
+        """How many rows a view's table had at a position, if somebody has looked."""
+        return self._sizes.get(view)
+
+    def note_size(self, view: str, found: tuple[Position, int]) -> None:
+        """Remembers that for others."""
+        self._sizes[view] = found
 
     def subscribers(self, view: str) -> int:
         """How many subscriptions of a view are open."""

@@ -193,5 +193,5 @@ def _wire(value: str) -> str:
         at = datetime.fromisoformat(value.replace(" ", "+"))
     except ValueError:
         return value
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    utc = at if at.tzinfo is None else at.astimezone(UTC)
+    return f"{utc.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -95,6 +95,11 @@ class Reach:
         follower = self._follower
         found = None if follower is None else follower.complete(view, held)
         return None if found is None else ready.text(found)
+
+    def columns(self, view: str) -> Mapping[str, str]:
+        """The types of a view's columns, by its newest result; none of a view without results, or that was not settled."""
+        follower = self._follower
+        return {} if follower is None else follower.columns(view)
 
     def watch(self, view: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Calls ``wake`` from another thread after new results of a view, until the returned function is called."""

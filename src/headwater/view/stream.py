@@ -61,6 +61,8 @@ class SnapshotEvent(msgspec.Struct, frozen=True):
 
 class ChangesEvent(msgspec.Struct, frozen=True):
     changes: list[RowEvent]
+    total: int
+    """How many rows the view has by now."""
 
 
 class CompleteEvent(msgspec.Struct, frozen=True):
@@ -113,7 +115,7 @@ async def changes(
     try:
         yield f"retry: {RETRY_MS}\n\n".encode()
         await reach.settle(table.topic)
-        yield await _first(subscription, table, complete, token)
+        yield await _first(hub, subscription, table, complete, token)
         sent = loop.time()
         while True:
             if moved := complete.moved():
@@ -125,10 +127,11 @@ async def changes(
             if pending.closed:
                 return
             if pending.resync:
-                event = await _first(subscription, table, complete, None)
+                event = await _first(hub, subscription, table, complete, None)
             elif pending.commits:
                 complete.hold(pending.commits[-1].position)
-                event = _changes_event(pending.commits, table.key)
+                total = await run_in_threadpool(_total, hub, table, pending.commits[-1].position)
+                event = _changes_event(pending.commits, table.key, total)
             elif (
                 news and loop.time() < sent + heartbeat_seconds
             ):  # results may come for long and move nothing
@@ -158,16 +161,16 @@ async def activity(hub: Hub, load: Activities, heartbeat_seconds: float) -> Asyn
 
 
 async def _first(
-    subscription: Subscription, table: ViewTable, complete: _Completeness, token: str | None
+    hub: Hub, subscription: Subscription, table: ViewTable, complete: _Completeness, token: str | None
 ) -> bytes:
     """The event that brings a reader up to date, after which the subscription goes on without gap or repeat."""
     resumed = await run_in_threadpool(_since, table, token)
     if resumed is not None:
         subscription.begin(resumed.position)
         complete.hold(resumed.position)
-        return _event(
-            "changes", resumed.position, ChangesEvent([_row_event(row, table.key) for row in resumed.rows])
-        )
+        changed = [_row_event(row, table.key) for row in resumed.rows]
+        total = await run_in_threadpool(_total, hub, table, resumed.position)
+        return _event("changes", resumed.position, ChangesEvent(changed, total))
     snapshot = await run_in_threadpool(table.newest, SNAPSHOT_ROWS)
     total = (await run_in_threadpool(table.extent)).rows if snapshot.more else len(snapshot.rows)
     subscription.begin(snapshot.position)
@@ -184,9 +187,20 @@ def _since(table: ViewTable, token: str | None) -> Snapshot | None:
         return None  # a token of another version or of nobody: the reader gets a snapshot
 
 
-def _changes_event(commits: Sequence[Commit], key: tuple[str, ...]) -> bytes:
+def _total(hub: Hub, table: ViewTable, position: Position) -> int:
+    """The number of rows that a table has at a position, or later; one reader looks it up for all."""
+    known = hub.size(table.topic)
+    if known is None or not known[0].covers(position):
+        extent = table.extent()
+        known = extent.position, extent.rows
+        hub.note_size(table.topic, known)
+    return known[1]
+
+
+def _changes_event(commits: Sequence[Commit], key: tuple[str, ...], total: int) -> bytes:
     found = [Row(c.key, c.value, c.timestamp_ms) for commit in commits for c in commit.changes]
-    return _event("changes", commits[-1].position, ChangesEvent([_row_event(row, key) for row in found]))
+    changed = [_row_event(row, key) for row in found]
+    return _event("changes", commits[-1].position, ChangesEvent(changed, total))
 
 
 def _row_event(row: Row, key: tuple[str, ...]) -> RowEvent:

@@ -4,6 +4,7 @@ import difflib
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from decimal import Decimal
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import msgspec
 
 from headwater.errors import StorageError, UsageError
+from headwater.formats import VIEW_TABLE
 from headwater.position import Position
 from headwater.view import ready
+from headwater.view.decimals import LOOK, columns_of, sortable
 from headwater.view.query import OPERATORS, Filter, Query, number
 
 __all__ = ["Complete", "Extent", "Row", "Snapshot", "ViewTable"]
@@ -22,8 +25,13 @@ HELD = (
     " AND coalesce(json_extract(value, '$.valid_to') > :as_of, true)"
 )
 """A row holds from a time, that microsecond with it, until another, or until now."""
+EXTENT = "SELECT rows, (SELECT max(timestamp) FROM row WHERE value IS NOT NULL) FROM size"
+COUNTED = "SELECT count(*), max(timestamp) FROM row WHERE value IS NOT NULL"
+"""The same of a file that does not have its size yet."""
 SAMPLE_ROWS = 50
 """The newest rows tell which columns a view has."""
+KINDS = (dict, list, str, Decimal, float, int, bool)
+"""Of several types that values of a column have, the first one here counts."""
 
 Complete = Callable[[Position], str | None]
 """Up to when the rows of a table at a position are complete; None when that is not known."""
@@ -80,14 +88,22 @@ class ViewTable:
     """The read side of one view's file; any thread or process may use it beside the writer.
 
     Every call is one read transaction of its own. A file that is not there yet is an empty table. ``key`` are
-    the columns of the view's key: the window among them says until when a row may change.
+    the columns of the view's key: the window among them says until when a row may change. ``columns`` says the types of
+    the columns, none where they are not known: decimals are then known by their form.
     """
 
-    def __init__(self, path: Path, key: tuple[str, ...] = (), complete: Complete = lambda _: None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        key: tuple[str, ...] = (),
+        complete: Complete = lambda _: None,
+        columns: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self.path = path
         self.topic = path.stem
         self.key = key
         self._complete = complete
+        self._columns = columns
 
     def rows(self, query: Query | None = None) -> Snapshot:
         """The rows that a query asks for; an unknown column is a UsageError that names the nearest."""
@@ -95,15 +111,18 @@ class ViewTable:
         with self._reading() as connection:
             if connection is None:
                 return Snapshot((), Position(), complete=self._complete(Position()))
-            _check(connection, query)
+            known = _check(connection, query, self._columns())
             upto = self._complete(self._position(connection))
-            where, parameters = _where(query.filters)
+            where, parameters = _where(query.filters, known)
             if query.as_of is not None:
                 where, parameters = f"{where} AND {HELD}", parameters | {"as_of": query.as_of}
             if query.ready is not None:
                 condition, more = _ready(self.key, query.ready, upto)
                 where, parameters = f"{where} AND {condition}", parameters | more
-            terms = [f"json_extract(value, :o{i}){' DESC' * o.descending}" for i, o in enumerate(query.order)]
+            terms = [
+                f"{_value(f':o{i}', known.get(o.column))}{' DESC' * o.descending}"
+                for i, o in enumerate(query.order)
+            ]
             parameters |= {f"o{i}": _path(o.column) for i, o in enumerate(query.order)}
             order = ", ".join([*terms, "key"])
             found = self._snapshot(connection, f"{where} ORDER BY {order}", parameters, query.limit)
@@ -141,8 +160,7 @@ class ViewTable:
         with self._reading() as connection:
             if connection is None:
                 return Extent(0, None, Position())
-            found = "SELECT count(*), max(timestamp) FROM row WHERE value IS NOT NULL"
-            rows, changed_at = connection.execute(found).fetchone()
+            rows, changed_at = connection.execute(EXTENT if _has(connection, "size") else COUNTED).fetchone()
             return Extent(rows, changed_at, self._position(connection))
 
     def position(self) -> Position:
@@ -160,11 +178,12 @@ class ViewTable:
                 sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)
             ) as connection:
                 connection.isolation_level = None
+                connection.create_function("sortable", 1, sortable, deterministic=True)
                 connection.execute("BEGIN")
-                made = connection.execute(
-                    "SELECT count(*) FROM sqlite_master WHERE name = 'build'"
-                ).fetchone()[0]
-                yield connection if made else None
+                VIEW_TABLE.check(
+                    connection.execute("PRAGMA user_version").fetchone()[0], f"view table {self.path}"
+                )
+                yield connection if _has(connection, "build") else None
         except sqlite3.Error as error:
             raise StorageError(f"view table {self.path}: {error}") from error
 
@@ -185,17 +204,34 @@ class ViewTable:
 
 def _floor(connection: sqlite3.Connection) -> dict[int, int]:
     """By partition, the offset before which deletions are forgotten; a file that an earlier version has made forgets none."""
-    made = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'floor'").fetchone()[0]
+    made = _has(connection, "floor")
     return dict(connection.execute("SELECT partition, offset FROM floor").fetchall()) if made else {}
 
 
-def _where(filters: tuple[Filter, ...]) -> tuple[str, dict[str, Any]]:
+def _has(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether the file has a table, which one that an earlier version has made may not have."""
+    found = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    return bool(found[0])
+
+
+def _value(path: str, kind: type | None) -> str:
+    """SQL for a column as it sorts."""
+    return f"sortable(json_extract(value, {path}))" if kind is Decimal else f"json_extract(value, {path})"
+
+
+def _where(filters: tuple[Filter, ...], known: Mapping[str, type]) -> tuple[str, dict[str, Any]]:
     clauses = ["value IS NOT NULL"]
     parameters: dict[str, Any] = {}
     for i, found in enumerate(filters):
         parameters |= {f"p{i}": _path(found.column), f"t{i}": found.value, f"n{i}": number(found.value)}
         sign = OPERATORS[found.operator]
         missing = f"'null' {sign} :t{i}" if found.operator in ("eq", "ne") else "0"
+        if known.get(found.column) is Decimal:
+            compared = f"{_value(f':p{i}', Decimal)} {sign} sortable(:t{i})"
+            clauses.append(
+                f"CASE coalesce(json_type(value, :p{i}), 'null') WHEN 'null' THEN {missing} ELSE {compared} END"
+            )
+            continue
         clauses.append(
             f"CASE json_type(value, :p{i}) WHEN 'text' THEN json_extract(value, :p{i}) {sign} :t{i}"
             f" WHEN 'integer' THEN json_extract(value, :p{i}) {sign} :n{i}"
@@ -221,11 +257,11 @@ def _path(column: str) -> str:
     return "$" + "".join(f'."{part}"' for part in column.split("."))
 
 
-def _check(connection: sqlite3.Connection, query: Query) -> None:
-    """Refuses columns that no row has, and comparisons that could never be true."""
+def _check(connection: sqlite3.Connection, query: Query, columns: Mapping[str, str]) -> dict[str, type]:
+    """Refuses columns that no row has, and comparisons that could never be true; column → type of its values."""
     if not query.filters and not query.order and query.as_of is None:
-        return
-    known = _sample(connection)
+        return {}
+    known = _sample(connection, by_form=not columns) | dict.fromkeys(columns_of(columns), Decimal)
     if query.as_of is not None and known and not {"valid_from", "valid_to"} <= known.keys():
         raise UsageError(
             "the rows of this view have no time from which they hold",
@@ -235,9 +271,16 @@ def _check(connection: sqlite3.Connection, query: Query) -> None:
     for column in [*(f.column for f in query.filters), *(o.column for o in query.order)]:
         _check_column(connection, column, known)
     for found in query.filters:
-        numeric = known.get(found.column) in (int, float)
-        if numeric and number(found.value) is None and found.value != "null":
+        kind = known.get(found.column)
+        numeric = kind in (int, float) and number(found.value) is not None
+        if (
+            kind in (int, float, Decimal)
+            and not numeric
+            and sortable(found.value) is None
+            and found.value != "null"
+        ):
             raise UsageError(f"column {found.column!r} holds numbers", got=repr(found.value[:40]))
+    return known
 
 
 def _check_column(connection: sqlite3.Connection, column: str, known: Mapping[str, type]) -> None:
@@ -256,21 +299,25 @@ def _check_column(connection: sqlite3.Connection, column: str, known: Mapping[st
     raise UsageError(f"unknown column {column!r}", hint=hint)
 
 
-def _sample(connection: sqlite3.Connection) -> dict[str, type]:
-    """Column → type of its values, nested ones with dots, as the newest rows have them."""
+def _sample(connection: sqlite3.Connection, *, by_form: bool) -> dict[str, type]:
+    """Column → type of its values, nested ones with dots, as the newest rows have them; texts that are all decimals ``by_form`` are such."""
     newest = "SELECT value FROM row WHERE value IS NOT NULL ORDER BY timestamp DESC LIMIT ?"
-    kinds: dict[str, type] = {}
+    kinds: dict[str, set[type]] = {}
     for (value,) in connection.execute(newest, (SAMPLE_ROWS,)):
-        _note_kinds(msgspec.json.decode(value), "", kinds)
-    return kinds
+        _note_kinds(msgspec.json.decode(value), "", kinds, by_form=by_form)
+    return {
+        column: next((kind for kind in KINDS if kind in found), NoneType) for column, found in kinds.items()
+    }
 
 
-def _note_kinds(columns: Mapping[str, Any], prefix: str, kinds: dict[str, type]) -> None:
+def _note_kinds(
+    columns: Mapping[str, Any], prefix: str, kinds: dict[str, set[type]], *, by_form: bool
+) -> None:
     for name, value in columns.items():
         if name.startswith("_"):
             continue
         column = f"{prefix}{name}"
-        if kinds.get(column, NoneType) is NoneType:
-            kinds[column] = type(value)
+        decimal = by_form and isinstance(value, str) and LOOK.fullmatch(value)
+        kinds.setdefault(column, set()).add(Decimal if decimal else type(value))
         if isinstance(value, dict):
-            _note_kinds(value, f"{column}.", kinds)
+            _note_kinds(value, f"{column}.", kinds, by_form=by_form)

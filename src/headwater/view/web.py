@@ -200,7 +200,8 @@ class Pages:
 
     def _table(self, view: ViewInfo) -> ViewTable:
         complete = partial(self._reach.complete, view.name)
-        return ViewTable(self._folder / f"{view.name}.db", view.key, complete)
+        columns = partial(self._reach.columns, view.name)
+        return ViewTable(self._folder / f"{view.name}.db", view.key, complete, columns)
 
     def _view(self, request: Request) -> ViewInfo:
         name = request.path_params["name"]

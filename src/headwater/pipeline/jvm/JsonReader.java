@@ -85,6 +85,8 @@ final class JsonCursor {
     private static final Object ODD = new Object();
     private static final int DEPTH_MAX = 64;
     private static final int DIGITS_MAX = 18;
+    /** Spark finds a number of more than 1,000 digits invalid; how it counts them is left to it. */
+    private static final int LENGTH_MAX = 500;
 
     private final byte[] text;
     private int at;
@@ -289,7 +291,7 @@ final class JsonCursor {
             at++;
             int point = at;
             digits();
-            if (at == point) {
+            if (at == point || at - start > LENGTH_MAX) {
                 return ODD;
             }
             value = Double.parseDouble(new String(text, 0, first, at - first));

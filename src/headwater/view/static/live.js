@@ -18,7 +18,7 @@ const counts = []; // changes in each of the last seconds
 const table = new RowTable(byId("head"), byId("body"), () => schedule());
 const chart = new Chart(byId("chart"), byId("legend"));
 let key = [];
-let unseen = 0; // rows on the server that this page was not sent
+let total = 0; // rows on the server, also those that this page was not sent
 let arrived = 0;
 let last = null;
 let complete = null; // up to when, as text of the same form as each row's `until`; null where the view does not say
@@ -31,10 +31,7 @@ function put({ key: id, row, at, until }, fresh) {
   if (row === null) return;
   const label = key.map((column) => cell(row[column])).join(" · ") || id;
   rows.set(id, { key: id, row, at, until, label, fresh, search: Object.values(row).map(cell).join(" ").toLowerCase() });
-  if (rows.size > ROWS_MAX) {
-    rows.delete(rows.keys().next().value);
-    unseen += 1;
-  }
+  if (rows.size > ROWS_MAX) rows.delete(rows.keys().next().value);
 }
 
 function columnsOf(entries) {
@@ -66,7 +63,8 @@ function drawComplete() {
 }
 
 function drawFigures(shown, matching) {
-  text(byId("count"), number(rows.size + unseen));
+  const unseen = Math.max(0, total - rows.size);
+  text(byId("count"), number(total));
   text(byId("last"), ago(last));
   text(byId("rate"), short(counts.reduce((sum, value) => sum + value, 0) / Math.max(1, counts.length)));
   const filtered = byId("filter").value.trim() !== "";
@@ -110,14 +108,15 @@ function onSnapshot(data) {
   rows.clear();
   key = data.key;
   complete = data.complete;
-  unseen = data.total - data.rows.length;
+  total = data.total;
   byId("key").replaceChildren("Key ", ...key.map((column) => h("span", { class: "chip" }, column)));
   for (const change of data.rows.reverse()) put(change, false);
   last = data.rows.at(-1)?.at ?? null;
   schedule();
 }
 
-function onChanges({ changes }) {
+function onChanges({ changes, total: now }) {
+  total = now;
   for (const change of changes) put(change, true);
   if (changes.length) last = changes.at(-1).at;
   arrived += changes.length;

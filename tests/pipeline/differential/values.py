@@ -1,0 +1,106 @@
+"""Tables with every type, and values that are seldom tried."""
+
+import math
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import headwater as hw
+
+__all__ = ["TABLES", "Inner", "Land", "Order", "User", "row"]
+
+
+class Inner(hw.Event):
+    a: int | None
+    b: str | None
+
+
+class User(hw.Event):
+    id: int
+    name: str | None
+    land: str | None
+    age: int | None
+    score: float | None
+    balance: Decimal | None
+    born: date | None
+    seen: datetime | None
+    active: bool | None
+    tags: list[str] | None
+    inner: Inner | None
+    raw: bytes | None
+
+
+class Order(hw.Event):
+    code: str
+    user: int | None
+    item: str | None
+    cents: int | None
+    weight: float | None
+    price: Decimal | None
+    due: date | None
+    at: datetime | None
+    paid: bool | None
+
+
+class Land(hw.Event):
+    land: str
+    part: int
+    name: str | None
+    rate: float | None
+
+
+TABLES: dict[str, tuple[type[hw.Event], tuple[str, ...]]] = {
+    "users": (User, ("id",)),
+    "orders": (Order, ("code",)),
+    "lands": (Land, ("land", "part")),
+}
+BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
+TEXTS = ["", "a", "b", "A", "a, b", "[null]", '["a"]', "null", "ä", "ä", "z\u0000y", "\u2028", "😀", "O'Hara", 'say "x"', "back\\slash", "%", " a ", "x" * 300]  # fmt: skip
+WHOLE = [0, 1, 2, 3, -1, 7, 40, 10**12, 2**63 - 1, -(2**63)]
+DOUBLES = [0.0, -0.0, 1.5, -1.5, 0.25, 1e300, math.inf, -math.inf, math.nan, 3.0]
+DECIMALS = ["0", "1", "1.5", "-1.50", "99999999999999999999999999999.999999999", "0.000000001", "-0.1"]
+DATES = [date(2026, 1, 5), date(2024, 2, 29), date(1, 1, 1), date(9999, 12, 31), date(1969, 12, 31), date(1582, 10, 15)]  # fmt: skip
+TIMES = [BEGIN, BEGIN + timedelta(microseconds=1), datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)]  # fmt: skip
+LISTS = [[], ["a"], ["a", "b"], ["a, b"], ["b", "a"], [""], ["[null]"]]
+RAW = [b"", b"\x00", b"\xff\xfe", b"abc"]
+
+
+def row(table: str, key: tuple[Any, ...], choose: random.Random) -> hw.Event:
+    """A row of a table with a key."""
+
+    def some(values: list[Any]) -> Any:
+        return None if choose.random() < 0.2 else choose.choice(values)
+
+    few = TEXTS[:8] if choose.random() < 0.7 else TEXTS
+    if table == "lands":
+        return Land(*key, some(few), some(DOUBLES))
+    if table == "orders":
+        price = some(DECIMALS)
+        return Order(
+            *key,
+            some([0, 1, 2, 3, 4]),
+            some(few),
+            some(WHOLE[:8]),
+            some(DOUBLES),
+            price if price is None else Decimal(price),
+            some(DATES),
+            some(TIMES),
+            some([True, False]),
+        )
+    balance = some(DECIMALS)
+    inner = some([Inner(1, "a"), Inner(1, None), Inner(None, "a"), Inner(None, None), Inner(2, "a, b")])
+    return User(
+        *key,
+        some(few),
+        some(TEXTS[:6]),
+        some(WHOLE),
+        some(DOUBLES),
+        balance if balance is None else Decimal(balance),
+        some(DATES),
+        some(TIMES),
+        some([True, False]),
+        some(LISTS),
+        inner,
+        some(RAW),
+    )

@@ -1,0 +1,79 @@
+"""Results are published by one driver, whatever the others think."""
+
+import pytest
+
+from headwater.clock import SystemClock
+from headwater.errors import Fenced, StorageError, UsageError
+from headwater.keep import STATE
+from headwater.pipeline.progress import Progress, columns
+from headwater.pipeline.topics import Topics
+from headwater.result import Result, newest, topic
+
+
+@pytest.fixture
+def topics(bootstrap):
+    client = Topics(bootstrap)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def begin(topics):
+    """Begins a run of a view, as its driver does."""
+    begun = []
+
+    def progress(view: str, run: str) -> Progress:
+        topics.ensure([view], 1, compact=True)
+        topics.ensure_topics([topic(view)], 1, STATE)
+        begun.append(Progress(topics, view, run, SystemClock()))
+        begun[-1].open(lambda: -1)
+        return begun[-1]
+
+    yield progress
+    for each in begun:
+        each.close()
+
+
+def publish(progress: Progress, batch: int) -> Result:
+    result = Result(run=progress.run, batch=batch, inputs={}, partitions=1)
+    return progress.publish(result, columns([(b"key", b'{"run":"%s"}' % progress.run.encode())]))
+
+
+def test_of_drivers_that_start_at_once_on_a_new_view_only_the_last_one_publishes(topics, begin):
+    view = "progress.twins"
+    first, second = begin(view, "one"), begin(view, "two")
+    with pytest.raises(Fenced):
+        publish(first, 0)
+    publish(second, 0)
+    publish(second, 1)
+    with pytest.raises(UsageError, match="written by another run"):
+        begin(view, "three")
+    assert (newest(topics, view).run, newest(topics, view).batch) == ("two", 1)
+    assert [record.value() for record in topics.read([view])] == [b'{"run":"two"}'] * 2
+
+
+def test_a_second_driver_of_a_run_fences_the_first_before_and_after_the_first_result(begin):
+    first, second = begin("progress.same", "one"), begin("progress.same", "one")
+    with pytest.raises(Fenced):
+        publish(first, 0)
+    publish(second, 0)
+    third = begin("progress.same", "one")
+    with pytest.raises(Fenced):
+        publish(second, 1)
+    publish(third, 1)
+
+
+def test_a_driver_whose_files_a_successor_has_removed_is_fenced_and_not_told_of_damage(begin):
+    def missing():
+        raise StorageError("state file 0-1.delta is missing")
+        yield
+
+    first = begin("progress.removed", "one")
+    publish(first, 0)
+    result = Result(run="one", batch=1, inputs={}, partitions=1)
+    with pytest.raises(StorageError, match="missing"):
+        first.publish(result, missing())
+    first, second = begin("progress.removed", "one"), begin("progress.removed", "one")
+    with pytest.raises(Fenced):
+        first.publish(result, missing())
+    publish(second, 1)

@@ -1,0 +1,160 @@
+"""Defects of the driver, put in one at a time: lives of views must find each of them.
+
+Some were there and are mended, some are what the driver takes care to avoid. ``found_driver.json`` has the life that found each;
+``python tests/simulation/hunt_driver.py`` looks for them again.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from headwater.operate import rebuild
+from headwater.pipeline import late, publish
+from headwater.pipeline.attention import Attention, When
+from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.durable import Durable
+from headwater.pipeline.hearing import Hearing
+from headwater.pipeline.progress import Progress, columns
+from headwater.pipeline.publish import Publisher
+
+__all__ = ["DRIVER_MUTATIONS", "STEPS", "mutated"]
+
+
+def _when(self: Attention, planned_ms: int, since_ms: int) -> When:
+    looked = self.look()
+    return When(looked, looked)
+
+
+def _publish_result_after(self: Progress, result: Any, records: Any, too_late: Any = ()) -> Any:
+    """The rows are committed, and then the result."""
+    with self._transaction():
+        self._produce(records)
+        for keys, values in columns((each.key.encode(), msgspec.json.encode(each)) for each in too_late):
+            self._producer.send(late.topic(self._topic), keys, values)
+        reached = self._producer.flush()
+    outputs = {partition: end for (name, partition), end in reached.items() if name == self._topic}
+    known = self.last.outputs if self.last else {}
+    result = msgspec.structs.replace(result, outputs=known | outputs)
+    with self._transaction():
+        self._produce_result(result)
+    self.results[result.batch] = result
+    return result
+
+
+published = Progress.publish
+
+
+def _publish_late_first(self: Progress, result: Any, records: Any, too_late: Any = ()) -> Any:
+    """Late records have a transaction of their own."""
+    found = list(too_late)
+    if found:
+        with self._transaction():
+            for keys, values in columns((each.key.encode(), msgspec.json.encode(each)) for each in found):
+                self._producer.send(late.topic(self._topic), keys, values)
+    return published(self, result, records)
+
+
+def _plan_all_silent(self: Hearing, stretch: Any, planned: When) -> int:
+    for place in list(self.known):
+        self.silence(place, planned.earliest_ms)
+    return planned_by(self, stretch, planned)
+
+
+planned_by = Hearing.plan
+
+
+def _swap_from_before(self: rebuild.Rebuild, run: str, say: Any) -> Any:
+    """What the old run has published between the last look and the fence is not looked at."""
+    old = self._seen()
+    progress = Progress(self._topics, self._view.name, old.run, self._clock)
+    try:
+        progress.take_over()
+        after = self._last(run)
+        rows = rebuild.differences(self._published(old), self._published(after))
+        return progress.publish(self._made(old, after), columns(rows), self._left_out(run))
+    finally:
+        progress.close()
+
+
+def _complete(self: Publisher, before: Any, watermark: int, _: Any) -> int | None:
+    if self._prepared.inputs:
+        return self._passed(before).get(publish.PUBLISH, watermark)
+    return None
+
+
+def _move_ahead(self: Publisher) -> None:
+    if self._query is not None and self._last.watermark is not None:
+        self._engine.forget(self._query, self._hearing.ahead() + 10_000_000)
+
+
+placed = publish.places
+
+
+def _places(checkpoint: Checkpoint, copies: Path, operators: Any, generation: str) -> Any:
+    return placed(checkpoint, copies, operators, "")
+
+
+def _nothing(*_: object, **__: object) -> None:
+    return None
+
+
+def _none(*_: object) -> int:
+    return 0
+
+
+def _false(*_: object) -> bool:
+    return False
+
+
+def _entries(_new: Any, shard: Any, _old: Any) -> Iterator[tuple[bytes, bytes]]:
+    return shard.items()
+
+
+DRIVER_MUTATIONS: dict[str, list[tuple[object, str, object]]] = {
+    "a slow batch makes inputs silent": [(Attention, "when", _when)],
+    "inputs with unread records are silent": [(Hearing, "plan", _plan_all_silent)],
+    "a result has a transaction of its own": [(Progress, "publish", _publish_result_after)],
+    "late records have a transaction of their own": [(Progress, "publish", _publish_late_first)],
+    "a repeated batch is published again": [(Progress, "repeated", _false)],
+    "a rebuild swaps before it has caught up": [(rebuild, "behind", _none)],
+    "a rebuild takes the rows from before the fence": [(rebuild.Rebuild, "_swap", _swap_from_before)],
+    "a swap begins revisions again": [(rebuild, "taken_over", _entries)],
+    "a swap leaves copies of state as they are": [(publish, "places", _places), (rebuild, "places", _places)],
+    "state files go one version too early": [(publish, "VERSIONS_KEPT", 1)],
+    "the checkpoint is not synced before the transaction": [(Durable, "sync", _nothing)],
+    "the engine forgets by the watermark to come": [(Publisher, "_move_spark", _move_ahead)],
+    "drivers that start at once do not fence each other": [(Progress, "_claim_first", _nothing)],
+    "rows that wait for a tick count as published": [(Publisher, "_complete", _complete)],
+}
+"""What of the driver is replaced by what."""
+STEPS: dict[str, tuple[str, ...]] = {
+    "a slow batch makes inputs silent": ("slow_engine",),
+    "inputs with unread records are silent": ("slow_engine", "quiet"),
+    "a result has a transaction of its own": ("killed_at_a_point",),
+    "late records have a transaction of their own": ("killed_at_a_point",),
+    "a repeated batch is published again": ("killed_at_a_point",),
+    "a rebuild swaps before it has caught up": ("rebuild", "rebuild_killed"),
+    "a rebuild takes the rows from before the fence": ("rebuild",),
+    "a swap begins revisions again": ("rebuild",),
+    "a swap leaves copies of state as they are": ("rebuild", "back"),
+    "state files go one version too early": ("work",),
+    "the checkpoint is not synced before the transaction": ("power_cut",),
+    "the engine forgets by the watermark to come": ("work", "quiet"),
+    "drivers that start at once do not fence each other": ("twins",),
+    "rows that wait for a tick count as published": ("work",),
+}
+"""The steps that may bring each of them out."""
+
+
+@contextlib.contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """The driver with one defect."""
+    with ExitStack() as stack:
+        for where, attribute, wrong in DRIVER_MUTATIONS[name]:
+            stack.enter_context(mock.patch.object(where, attribute, wrong))
+        yield

@@ -1,0 +1,44 @@
+"""Lives of views in virtual time: rows are those of the records that results name, once, whatever becomes of drivers, rebuilds, machines and the log.
+
+SIMULATION_LIVES sets how many lives there are, SIMULATION_SEED the first hundred of them. A life that fails is named by its seed and by the steps that it takes.
+"""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+
+import pytest
+
+from simulation.apart import processes
+from simulation.driver_mutations import DRIVER_MUTATIONS
+from simulation.living import FOUND_OF_DRIVER, again_of_driver, lives_of_views
+
+STEPS = 6
+LIVES = int(os.environ.get("SIMULATION_LIVES", "2"))
+FIRST = int(os.environ.get("SIMULATION_SEED", "0")) * 100
+LIVES_AT_ONCE = 10
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[ProcessPoolExecutor]:
+    with processes(None if LIVES > LIVES_AT_ONCE else 1) as pool:
+        yield pool
+
+
+def test_readers_of_a_view_see_the_rows_of_its_records_whatever_happens_to_its_driver(apart):
+    starts = range(FIRST, FIRST + LIVES, LIVES_AT_ONCE)
+    ends = [min(start + LIVES_AT_ONCE, FIRST + LIVES) for start in starts]
+    wrong = [line for found in apart.map(lives_of_views, repeat(STEPS), starts, ends) for line in found]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_defect_of_a_driver_was_looked_for():
+    assert FOUND_OF_DRIVER.keys() == DRIVER_MUTATIONS.keys()
+
+
+@pytest.mark.parametrize("name", FOUND_OF_DRIVER)
+def test_a_life_of_views_that_found_a_defect_finds_it_again(apart, name):
+    ended, without = apart.submit(again_of_driver, name).result()
+    assert ended
+    assert without is None
