@@ -144,6 +144,30 @@ def test_whoever_was_superseded_while_it_waited_tells_nothing_more(bootstrap, se
     new.close()
 
 
+def test_whoever_slept_on_the_answer_of_the_journal_and_was_superseded_tells_nothing(bootstrap):
+    feed, clock = effect_feed(bootstrap), SettableClock()
+    first, second = [], []
+    old = Call(lambda effect: first.append(effect.key), clock=clock).open(feed)
+    old.claim([0])
+    new = Call(lambda effect: second.append(effect.key), clock=clock).open(feed)
+    page = old._courier.lanes()[0].page
+    commit = page.commit
+
+    def suspended(times=1):
+        commit(times)
+        clock.advance(3600)
+        new.claim([0])
+
+    page.commit = suspended
+    old.apply(batch(*(change(f"k{n}", n, n) for n in range(10))))
+
+    wait_until(lambda: old._courier.lanes()[0].lost, 10, "the end of the old one")
+    wait_until(lambda: new.waiting() == 0, 10, "the new one's calls")
+    assert (len(first), len(second)) == (0, 10)
+    old.close()
+    new.close()
+
+
 # Processes that die or sleep: each drives a store through the same 60 changes, ten at a time, and is ended at a point of its own.
 
 CHANGES, PART, KEYS, DRIVER_SESSION_MS = 60, 10, 7, 1_000

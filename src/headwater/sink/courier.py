@@ -111,10 +111,10 @@ class Courier:
             self._lanes[lane.page.partition] = lane
             self._state.notify_all()
 
-    def add(self, lane: Lane, entries: Sequence[Entry]) -> None:
-        """Carries further effects of a lane; the journal has just taken them."""
+    def add(self, lane: Lane, entries: Sequence[Entry], proved: float) -> None:
+        """Carries further effects of a lane, which the journal has taken; `proved` is from before it was asked to."""
         with self._state:
-            lane.proved = self._clock.monotonic()
+            lane.proved = max(lane.proved, proved)
             if lane.lost is None:
                 lane.add(entries)
             self._state.notify_all()
@@ -340,6 +340,7 @@ class Courier:
         mark = msgspec.structs.replace(lane.mark, failing_since_ms=since)
         if mark != lane.mark or not records:
             records.append(lane.page.mark(mark))
+        begun = self._clock.monotonic()
         try:
             lane.page.write(records, times)
         except HeadwaterError as error:
@@ -351,7 +352,7 @@ class Courier:
             return False
         lane.mark = mark
         with self._state:
-            lane.recorded(ends, self._clock.monotonic())
+            lane.recorded(ends, begun)
             self._state.notify_all()
         return True
 

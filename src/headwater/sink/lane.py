@@ -33,6 +33,8 @@ class Lane:
         self.lost: HeadwaterError | None = None
         """Why this process can do nothing more for the partition until it has claimed it again."""
         self.proved = now
+        """A write to the page that began then was taken: nobody else had the partition. The answer may be read much later,
+        by a process that was suspended in between, so when it came proves nothing."""
         self._proof_s = session_ms / 1000 * PROOF_PART
         self.doubtful = False
         self.add(entries)
@@ -73,10 +75,10 @@ class Lane:
         self.schedule.retry(entry.effect.id, entry.due_ms)
         self.unrecorded.append(self.page.entry(entry))
 
-    def recorded(self, count: int, now: float) -> None:
-        """The first so many ends are in the journal: this process held the partition at that time."""
+    def recorded(self, count: int, begun: float) -> None:
+        """The first so many ends are in the journal, by a write that began at that time."""
         del self.unrecorded[:count]
-        self.proved = now
+        self.proved = max(self.proved, begun)
         self.doubtful = False
 
     def lose(self, error: HeadwaterError) -> None:

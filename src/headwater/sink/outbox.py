@@ -102,6 +102,7 @@ class Outbox:
         found = {partition: mark for partition in partitions if (mark := self._still_held(partition))}
         others = [partition for partition in partitions if partition not in found]
         self.release(others)
+        begun = self._clock.monotonic()
         for partition, (page, stored, entries) in self._journal.claim(sorted(others)).items():
             mark = self._first(partition) if stored is None else stored
             if self._made_anew(mark):
@@ -113,8 +114,7 @@ class Outbox:
             bounded = [
                 e if e.due_ms <= latest_ms else msgspec.structs.replace(e, due_ms=latest_ms) for e in entries
             ]
-            now = self._clock.monotonic()
-            self._courier.take_up(Lane(page, mark, bounded, now, self._feed.session_ms))
+            self._courier.take_up(Lane(page, mark, bounded, begun, self._feed.session_ms))
         return {partition: mark.taken for partition, mark in found.items() if mark.taken is not None}
 
     def _first(self, partition: int) -> Mark:
@@ -237,9 +237,10 @@ class Outbox:
                 open_.append(work.lane)
             for work in works:
                 open_.pop(0)
+                begun = self._clock.monotonic()
                 work.lane.page.commit()
                 work.lane.mark = work.mark
-                self._courier.add(work.lane, work.entries)
+                self._courier.add(work.lane, work.entries, begun)
         except HeadwaterError as error:
             for lane in open_:
                 lane.page.abort()
