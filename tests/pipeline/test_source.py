@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +109,26 @@ def test_only_the_stretch_that_was_asked_for_is_read_again(spark, shop, graph):
 @both_logs
 def test_a_pattern_leaves_out_views_and_invalid_records(shop, graph):
     assert Topics(shop.bootstrap).of(graph.streams["all"], graph) == [shop.name("visits")]
+
+
+def test_reading_stretches_again_and_again_opens_no_more_connections(spark, shop, graph):
+    """Each batch with an invalid or a late record is read once more; Spark would keep new consumers of each for minutes."""
+    shop.send([*VALID, *INVALID], "visits")
+    topic, stream = shop.name("visits"), graph.streams["visits"]
+    ends = Topics(shop.bootstrap).ends([topic])
+
+    def read() -> int:
+        assert source.invalid(spark, shop.bootstrap, stream, {topic: {}}, ends).count() == len(INVALID)
+        return connections(shop.bootstrap)
+
+    first = [read() for _ in range(3)][-1]
+    assert [read() for _ in range(6)][-1] <= first
+
+
+def connections(bootstrap: str) -> int:
+    """How many connections to a log this machine has."""
+    port = f":{int(bootstrap.rpartition(':')[2]):04X}"
+    lines = [
+        line.split() for file in ("tcp", "tcp6") for line in Path("/proc/net", file).read_text().splitlines()
+    ]
+    return sum(line[2].endswith(port) and line[3] == "01" for line in lines)

@@ -6,8 +6,9 @@ text of the record's key. Invalid records never reach a view; ``observe`` counts
 """
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
-from functools import reduce
+from functools import cache, reduce
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
@@ -192,8 +193,10 @@ def late(
 
 def _stretch(spark: SparkSession, log: Log, starts: Positions, ends: Positions) -> DataFrame:
     """The records between two positions."""
+    settings = access(log).spark()
     options = {
-        **access(log).spark(),
+        **settings,
+        "kafka.group.id": _reader(tuple(sorted(settings.items()))),
         "assign": json.dumps({topic: list(partitions) for topic, partitions in ends.items()}),
         "startingOffsets": json.dumps(
             {t: {p: starts.get(t, {}).get(p, -2) for p in partitions} for t, partitions in ends.items()}
@@ -201,6 +204,16 @@ def _stretch(spark: SparkSession, log: Log, starts: Positions, ends: Positions) 
         "endingOffsets": json.dumps(ends),
     }
     return spark.read.format("kafka").options(**READ | options).load()
+
+
+@cache
+def _reader(settings: tuple[tuple[str, str], ...]) -> str:  # noqa: ARG001  what it is for
+    """The group of all reads of stretches with the same settings. It commits nothing.
+
+    Spark keeps the consumers of a group for minutes, and would give each read a group, and so consumers, of its own. It refuses a
+    group that comes with other settings.
+    """
+    return f"headwater-stretches-{uuid.uuid4()}"
 
 
 def _subscription(log: Log, spec: Stream, graph: Graph) -> dict[str, str]:
