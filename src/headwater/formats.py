@@ -68,6 +68,7 @@ def _format_of(data: bytes) -> int:
 RESULT: Final = Format("result", 1, "rebuild the view from the log: headwater view reset NAME --accept-loss")
 STATE_FILE: Final = Format("state file", 1, "rebuild the view from the log: headwater view reset NAME")
 STATE_COPY: Final = Format("state copy", 1, "remove the folder: it is made again from the state files")
+BOUNDS: Final = Format("real-time bounds", 1, "rebuild the view from the log: headwater view reset NAME")
 SAVED: Final = Format("saved checkpoint", 1, "rebuild the view from the log: headwater view reset NAME")
 VIEW_TABLE: Final = Format("view table", 1, "remove the file: it is filled again from the log")
 CAPTURE: Final = Format("capture state", 1, "capture the database under another name")
@@ -95,6 +96,7 @@ FORMATS: Final = {
         RESULT,
         STATE_FILE,
         STATE_COPY,
+        BOUNDS,
         SAVED,
         VIEW_TABLE,
         CAPTURE,

@@ -29,6 +29,7 @@ from headwater.operate.reset import reset
 from headwater.operate.saved import fetch
 from headwater.outgoing import Record
 from headwater.pipeline import session
+from headwater.pipeline.bounds import Bounds
 from headwater.pipeline.statefile import FORMAT, Place, contents
 from headwater.result import File
 from headwater.sink.table import SqliteTable
@@ -237,3 +238,11 @@ def test_every_format_has_the_test_that_its_line_names(name, test):
     path, _, function = test.partition("::")
 
     assert f"def {function}(" in (ROOT / "tests" / path).read_text(), name
+
+
+def test_newer_bounds_of_a_real_time_view_are_refused_and_left_alone(tmp_path):
+    file = tmp_path / "bounds.json"
+    file.write_text(newer := '{"format":2,"bounds":{"7":"yesterday"}}')
+    with pytest.raises(UsageError, match=r"bounds.json was written by a newer Headwater; got format 2"):
+        Bounds(tmp_path)
+    assert file.read_text() == newer

@@ -169,6 +169,60 @@ def test_windows_in_real_time_tell_of_late_records_and_a_clock_far_ahead_closes_
     assert check(app, shop.settings, counted).first is None
 
 
+def test_late_records_of_batches_that_a_crash_has_left_unsettled_are_told_and_no_others(shop):
+    """Two batches end and are not settled: one by the old bound, with a record that only the new one would leave out, one by the new bound."""
+    app = hw.App("shop")
+    app.stream("orders", Order, key="customer_id", time="at", topic=shop.name("orders"), delay="1 minute")
+    counted = shop.name("counted")
+    app.sql(
+        counted,
+        "SELECT window(at, '1 minute') AS window, count(*) AS n FROM orders GROUP BY window(at, '1 minute')",
+        key="window",
+        latency="realtime",
+    )
+    begun = datetime(2026, 1, 5, 9, tzinfo=UTC)
+
+    def send(number: int, minutes: float) -> None:
+        at = begun + timedelta(minutes=minutes)
+        shop.send([Order(order_id=number, customer_id=1, country="de", cents=1, at=at)])
+
+    def ends():
+        return Topics(shop.bootstrap).ends([shop.name("orders")])
+
+    shop.make("orders")
+    send(1, 1)
+
+    def crash(runner):
+        settlement, checkpoint = runner._settlements[counted], runner._checkpoints[counted]
+        wait_until(lambda: runner.wait(0.02) or shop.committed(counted) == ends(), 60, "the first order")
+        told = settlement._tell
+        since = []
+
+        def tell(batch: int) -> None:
+            told(batch)
+            if settlement._hearing.watermark == 1_767_604_740_000_000:  # 09:19
+                since.append(batch)
+                settlement.settle = lambda _: None
+                send(3, 15)  # the batch that runs takes it in
+
+        settlement._tell = tell
+        send(2, 20)
+        wait_until(lambda: runner.wait(0.02) or since, 60, "the new watermark")
+        wait_until(lambda: runner.wait(0.02) or checkpoint.last() >= since[0] - 1, 60, "the end of its batch")
+        send(4, 16)
+        wait_until(
+            lambda: runner.wait(0.02) or checkpoint.complete() == ends(), 60, "the end of the next one"
+        )
+
+    shop.run(app, crash)
+    assert shop.records(late_topic(counted)) == []
+    shop.run(app, lambda _: wait_until(lambda: shop.committed(counted) == ends(), 60, "what was not settled"))
+    found = [msgspec.convert(value, LateRecord) for _, value, _ in shop.records(late_topic(counted))]
+    assert [(each.time[11:19], each.watermark[11:19]) for each in found] == [("09:16:00", "09:19:00")]
+    assert _counts(shop, counted) == [1, 1, 1]
+    assert check(app, shop.settings, counted).first is None
+
+
 def _counts(shop: Shop, view: str) -> list[int]:
     """The rows of the windows in their order."""
     return [row["n"] for _, row in sorted(shop.table(view).items())]

@@ -4,14 +4,13 @@ Spark lets no code of ours into such a query. Every few seconds it closes a batc
 the late records of that stretch are published and the positions committed to the view's group. The commit comes last, so that after a
 crash the group tells from where to look again.
 
-A view that keeps windows has a watermark like every other (``time.py``). It is set between two batches, while the query runs: the next one
-takes it or the one before, and says which in its report. Spark forgets windows by the one before that, so it never drops a row that
-we let through.
+A view that keeps windows has a watermark like every other (``time.py``). It is set while the query runs, for the batch after the one that
+runs (``bounds.py``). Spark forgets windows by the one before that, so it never drops a row that we let through.
 """
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from headwater.errors import MachineError
 from headwater.pipeline import late, source, time
 from headwater.pipeline.attention import Attention, When
 from headwater.pipeline.beside import Beside
+from headwater.pipeline.bounds import Bounds
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.engine import Engine, Prepared
 from headwater.pipeline.hearing import Hearing, Stretch
@@ -72,7 +72,8 @@ class Settlement:
         reached = checkpoint.next_watermark_us(self._begun)
         before = time.NEVER if reached is None else reached + self._view.late.horizon_us
         self._hearing = Hearing(prepared.inputs, {}, before)
-        self._tell()
+        self._bounds = Bounds(checkpoint.folder)
+        self._tell(self._begun + 1)  # nothing runs yet
 
     def settle(self, query: StreamingQuery) -> None:
         """Settles each batch that is complete since the last call. Of those before this process, and of one during which the query ended, there is no report."""
@@ -99,21 +100,41 @@ class Settlement:
         }
         if starts != ends:
             self._invalid.publish(self._view, _invalid(seen), starts, ends)
-            self._publish_late(seen, batch, (starts, ends))
+            if seen is not None:
+                self._publish_late(seen, _bound(seen), (starts, ends))
+            else:
+                for one, stretch in self._unreported(batch, starts, ends):
+                    bound = self._bounds.of(one)
+                    self._publish_late(
+                        None, self._checkpoint.watermark_us(one) if bound is None else bound, stretch
+                    )
             if not self._engine.groups.commit(self._view.name, ends):
                 return False
         self._settled = ends
         return True
 
+    def _unreported(
+        self, batch: int, starts: Positions, ends: Positions
+    ) -> Iterator[tuple[int, tuple[Positions, Positions]]]:
+        """What each batch of a stretch has read, the last one first: there may be several that were not settled."""
+        while True:
+            before = self._checkpoint.reached(batch - 1)
+            if not any(at > starts.get(t, {}).get(p, 0) for t, ps in before.items() for p, at in ps.items()):
+                yield batch, (starts, ends)
+                return
+            yield batch, (before, ends)
+            batch, ends = batch - 1, before
+
     # ---- time ------------------------------------------------------------------------------------------
 
-    def _publish_late(self, seen: Observed | None, batch: int, stretch: tuple[Positions, Positions]) -> None:
-        """Publishes the late records of a stretch. Of one that nobody has counted, those which Spark's own watermark says are late."""
+    def _publish_late(
+        self, seen: Observed | None, bound: int | None, stretch: tuple[Positions, Positions]
+    ) -> None:
+        """Publishes the records of a stretch whose time is before a bound."""
         if self._prepared.judge is None or self._view.late.policy == "drop":
             return
         streams = {name for name in self._prepared.inputs if seen is None or seen.get(name, {}).get("late")}
-        bound = self._checkpoint.watermark_us(batch) if seen is None else _bound(seen)
-        if not streams or bound is None:
+        if not streams or bound is None or bound + self._view.late.horizon_us <= time.NEVER:
             return
         watermark = bound + self._view.late.horizon_us
         found = self._late.read(self._view, streams, stretch, run=self._checkpoint.run, watermark=watermark)
@@ -143,7 +164,7 @@ class Settlement:
         if bound is not None:
             self._engine.forget(query, bound)
         self._hearing.plan(stretch, ended)
-        self._tell()
+        self._tell(self._checkpoint.last() + 2)
 
     def _mute(self, times: Mapping[str, int], stretch: Stretch) -> None:
         """Places that bring records and no time, as those of a device whose clock is wrong: silent as far as all of them has been read."""
@@ -155,9 +176,15 @@ class Settlement:
         with contextlib.suppress(MachineError):  # then it is asked after the next batch
             self._asked = (self._ends({topic for _, topic, _ in vague}) if vague else {}), self._looked_ms
 
-    def _tell(self) -> None:
-        if self._prepared.judge is not None:
-            self._prepared.judge.tell(self._hearing.watermark, self._clock.now_ms() * 1000)
+    def _tell(self, since: int) -> None:
+        """By what rows are late from a batch on, which has not begun."""
+        if self._prepared.judge is None:
+            return
+        bound = self._hearing.watermark - self._view.late.horizon_us
+        before = self._bounds.of(since - 1)
+        self._bounds.note(since, bound, self._batch)
+        bounds = bound if before is None else before, bound
+        self._prepared.judge.tell_from(since, bounds, self._clock.now_ms() * 1000)
 
 
 def _observed(report: Any) -> Observed:

@@ -94,6 +94,11 @@ class Judge:
         self._late.set(watermark - self.horizon_us)
         self._future.set(now_us + FUTURE_US + 1)
 
+    def tell_from(self, batch: int, bounds: tuple[int, int], now_us: int) -> None:
+        """Sets the bounds of a query that runs on: by what rows are late before a batch, and from it on."""
+        self._late.set_from(*bounds, batch)
+        self._future.set(now_us + FUTURE_US + 1)
+
     def check(self, ends: Positions) -> None:
         """Raises MachineError when a topic has got more partitions than the plan looks at."""
         for topic, planned in self._places.items():
@@ -117,6 +122,9 @@ class _Bound:
 
     def set(self, time_us: int) -> None:
         self._time.set(time_us)
+
+    def set_from(self, time_us: int, later_us: int, batch: int) -> None:
+        self._time.setFrom(time_us, later_us, batch)
 
     def follows(self, time_us: Column) -> Column:
         """Whether a time, which is not null, is before it."""
