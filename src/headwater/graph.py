@@ -17,7 +17,7 @@ from headwater.schema import Column, Event, columns
 
 __all__ = ["RESERVED", "SINK_GROUP", "VIEW_GROUP", "Capture", "Graph", "Sink", "Stream", "View"]
 
-RESERVED = (".progress", ".late", ".ledger", ".invalid", ".dead", ".shed", ".shadow")
+RESERVED = (".progress", ".late", ".failed", ".ledger", ".invalid", ".dead", ".shed", ".shadow")
 """Endings of topics that Headwater writes beside a view or stream."""
 
 VIEW_GROUP = "headwater."
@@ -77,6 +77,8 @@ class View(msgspec.Struct, frozen=True):
     """Whether rows are published whenever they change, or once they are complete."""
     pace: Literal["", "sink"] = ""
     """Whether it reads no faster than those who follow its rows."""
+    on_error: Literal["skip", "stop"] = "skip"
+    """Whether a record that its query fails on is left out and published to ``<view>.failed``, or stops the view."""
 
 
 class Sink(msgspec.Struct, frozen=True):
@@ -389,7 +391,7 @@ def _check_view(view: View) -> None:
             f"view {view.name!r} runs in real time and cannot wait for its sinks",
             hint="leave out pace='sink', or latency='realtime'",
         )
-    _check_time(view)
+    _check_rows(view)
     if view.function is not None and _mentions(view.function.__code__, "withWatermark"):
         raise UsageError(
             f"view {view.name!r} calls withWatermark",
@@ -397,7 +399,11 @@ def _check_view(view: View) -> None:
         )
 
 
-def _check_time(view: View) -> None:
+def _check_rows(view: View) -> None:
+    if view.on_error not in {"skip", "stop"}:
+        raise UsageError(
+            f"view {view.name!r}: on_error is wrong", got=repr(view.on_error), expected="'skip' or 'stop'"
+        )
     if not isinstance(view.late, Late) or not DURATION.fullmatch(view.late.horizon):
         got = view.late.horizon if isinstance(view.late, Late) else view.late
         raise UsageError(

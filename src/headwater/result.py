@@ -98,9 +98,17 @@ class Taken(msgspec.Struct, frozen=True, array_like=True):
     invalid: int
     since: dict[int, int] = {}
     """From which offsets on they are counted, by partition: 0 where none is given."""
+    failed: int = 0
+    """Those that the query could not take."""
 
-    def plus(self, processed: int, late: int, invalid: int) -> "Taken":
-        return Taken(self.processed + processed, self.late + late, self.invalid + invalid, self.since)
+    def plus(self, processed: int, late: int, invalid: int, failed: int = 0) -> "Taken":
+        return Taken(
+            self.processed + processed,
+            self.late + late,
+            self.invalid + invalid,
+            self.since,
+            self.failed + failed,
+        )
 
 
 class Heard(msgspec.Struct, frozen=True, array_like=True):
@@ -164,6 +172,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Rows that came too late, in all batches of the run."""
     taken: dict[str, Taken] = {}
     """By topic, in all batches of the run; without topics of a pattern, and without those that it reads twice."""
+    failed: dict[str, dict[int, list[int]]] = {}
+    """By topic and partition, the offsets of the records of this batch that the query could not take: whoever repeats the batch leaves them out too."""
     stragglers: dict[str, Stragglers] = {}
     """By input: what the corrections of this batch come from."""
     at_ms: int = 0

@@ -7,6 +7,7 @@ up to there, and the batch takes just the records up to there, but for those tha
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 from pyspark.sql import DataFrame, Window
@@ -18,18 +19,20 @@ from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.graph import Graph, View
 from headwater.operate import state
-from headwater.pipeline import late, plan, session
+from headwater.pipeline import failed, late, plan, session
 from headwater.pipeline.batch import Place, batch, records
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
+from headwater.pipeline.failed import FailedRecord
 from headwater.pipeline.groups import group
+from headwater.pipeline.late import LateRecord
 from headwater.pipeline.topics import Positions, Topics
 from headwater.pipeline.wire import VERSION
 from headwater.position import Position
 from headwater.result import Result
 from headwater.schema import wire
 
-__all__ = ["Checked", "Difference", "check", "compared", "left_out", "newest"]
+__all__ = ["Checked", "Difference", "LeftOut", "check", "compared", "left_out", "newest"]
 
 PLACE = {"_topic": "topic", "_partition": "partition", "_offset": "offset"}
 Rows = dict[str, list[Row]]
@@ -96,13 +99,13 @@ def check(app: App, settings: Settings, name: str) -> Checked:
     try:
         reached = _settled(topics, graph, view) if view.latency == "realtime" else _reached(settings, name)
         shown = newest(topics, view, reached.outputs)
-        too_late = left_out(topics, name, reached.result, reached.inputs)
-        taken, lost = _taken(topics, reached.inputs, too_late)
+        without = left_out(topics, name, reached.result, reached.inputs)
+        taken, lost = _taken(topics, reached.inputs, without.all())
     finally:
         topics.close()
     # A pipeline that runs beside this has its own session, and its logs in the data folder itself.
     session.start(settings, import_folder=app.folder, folder=session.data(settings) / "check")
-    answer = _answer(batch(app, settings, name, Position(reached.inputs), too_late), view)
+    answer = _answer(batch(app, settings, name, Position(reached.inputs), without.all()), view)
     forgotten = [key for key in answer if key not in shown] if view.forget is not None else []
     for key in forgotten:
         del answer[key]
@@ -120,7 +123,10 @@ def check(app: App, settings: Settings, name: str) -> Checked:
         differing=differing,
         first=first,
         notes=(
-            *_late_notes(view, reached.result, len(too_late), differs=first is not None),
+            *_late_notes(view, reached.result, len(without.late), differs=first is not None),
+            *_counted(
+                len(without.failed), f"records are in {failed.topic(name)}, since the query fails on them"
+            ),
             *_counted(
                 lost, "records that the view has read are no longer in the log: rows may differ by them"
             ),
@@ -169,18 +175,33 @@ def _settled(topics: Topics, graph: Graph, view: View) -> _Reached:
     return _Reached(ends, topics.ends([view.name]).get(view.name, {}), None)
 
 
-def left_out(topics: Topics, view: str, found: Result | None, inputs: Positions) -> list[Place]:
-    """The records that this run has left out up to its result; a real-time view has neither results nor other runs."""
-    if found is not None and found.watermark is None:
-        return []
+class LeftOut(NamedTuple):
+    """The records that a run has left out."""
+
+    late: list[Place]
+    failed: list[Place]
+
+    def all(self) -> list[Place]:
+        return sorted({*self.late, *self.failed})
+
+
+def left_out(topics: Topics, view: str, found: Result | None, inputs: Positions) -> LeftOut:
+    """Those of this run up to its result; a real-time view has neither results nor other runs."""
     runs = {found.run, ""} if found is not None else None
-    return sorted(
-        {
-            Place(each.topic, each.partition, each.offset)
-            for each in late.published(topics, view)
-            if (runs is None or each.run in runs)
-            and each.offset < inputs.get(each.topic, {}).get(each.partition, 0)
-        }
+
+    def places(records: Iterable[LateRecord | FailedRecord]) -> list[Place]:
+        return sorted(
+            {
+                Place(each.topic, each.partition, each.offset)
+                for each in records
+                if (runs is None or each.run in runs)
+                and each.offset < inputs.get(each.topic, {}).get(each.partition, 0)
+            }
+        )
+
+    timed = found is None or found.watermark is not None
+    return LeftOut(
+        places(late.published(topics, view)) if timed else [], places(failed.published(topics, view))
     )
 
 

@@ -1,12 +1,12 @@
 """Ledger: the account of every topic and each of its consumers, in records. Nothing may be missing from it, and nothing twice.
 
-    produced = processed + waiting + dead + late + invalid + shed + expired + compacted + aborted
+    produced = processed + waiting + dead + late + invalid + failed + shed + expired + compacted + aborted
 
     produced                   batch headers of the topic, what is gone from it, and the records of ``<topic>.shed``
     waiting, aborted           batch headers behind the consumer's position; transactions by their markers; effects that have not ended
     expired, compacted         offsets in front of the log's start that the consumer had not passed; offsets that no batch of a compacted topic has any more
     dead                       letters of the sink in ``<topic>.dead`` that stand before its position, each place once
-    late, invalid              what the view's batches have counted (``Result.taken``)
+    late, invalid, failed      what the view's batches have counted (``Result.taken``)
     shed                       records of ``<topic>.shed``
     processed                  what the consumer itself has counted, since it counts; what it has passed before, by its position. Effects when they are told
 
@@ -43,6 +43,7 @@ TERMS = (
     "dead",
     "late",
     "invalid",
+    "failed",
     "shed",
     "expired",
     "compacted",
@@ -65,6 +66,7 @@ class Tally(msgspec.Struct, frozen=True):
     processed: int
     late: int = 0
     invalid: int = 0
+    failed: int = 0
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -94,6 +96,7 @@ class Account(msgspec.Struct, frozen=True):
     dead: int = 0
     late: int = 0
     invalid: int = 0
+    failed: int = 0
     shed: int = 0
     expired: int = 0
     compacted: int = 0
@@ -182,7 +185,7 @@ def account(
         sums["dead"] += len(dead)
         sums["beyond"] += max(at - census.end, 0)
     for each in tallies:
-        sums.update(processed=each.processed, late=each.late, invalid=each.invalid)
+        sums.update(processed=each.processed, late=each.late, invalid=each.invalid, failed=each.failed)
     sums["produced"] += sums["expired"] + sums["compacted"] + sums["lost"] + shed
     return Account(reading.topic, reading.consumer, shed=shed, **sums)
 
@@ -262,7 +265,7 @@ def _tallies(topic: str, newest: Result, kept: Iterable[Result]) -> Iterator[Tal
     if last is None:
         return
     whole = dict.fromkeys(newest.inputs[topic], 0)
-    yield Tally(whole | dict(last.since), last.processed, last.late, last.invalid)
+    yield Tally(whole | dict(last.since), last.processed, last.late, last.invalid, last.failed)
     for each in sorted(kept, key=lambda result: result.batch):
         then = each.taken.get(topic)
         if then is not None and then.since == last.since:
@@ -271,6 +274,7 @@ def _tallies(topic: str, newest: Result, kept: Iterable[Result]) -> Iterator[Tal
                 last.processed - then.processed,
                 last.late - then.late,
                 last.invalid - then.invalid,
+                last.failed - then.failed,
             )
 
 

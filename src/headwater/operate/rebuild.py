@@ -24,10 +24,11 @@ from headwater.errors import UsageError
 from headwater.graph import View
 from headwater.operate import topic
 from headwater.operate.loss import missing, refuse_loss
-from headwater.pipeline import late, session
+from headwater.pipeline import failed, late, session
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.engine import Engine
+from headwater.pipeline.failed import FailedRecord
 from headwater.pipeline.late import LateRecord
 from headwater.pipeline.layout import PLAIN, layout
 from headwater.pipeline.points import passes
@@ -171,7 +172,7 @@ class Rebuild:
             swapped = self._made(before, after)
             passes("swap files are written")
             rows = differences(self._published(before), self._published(after))
-            return progress.publish(swapped, columns(rows), self._left_out(run))
+            return progress.publish(swapped, columns(rows), self._left_out(run), self._failed(run))
         finally:
             progress.close()
 
@@ -202,6 +203,13 @@ class Rebuild:
         found = list(late.published(self._topics, result.shadow_topic(self._view.name, run)))
         if found:
             self._topics.ensure([late.topic(self._view.name)], self._settings.partitions, compact=True)
+        return found
+
+    def _failed(self, run: str) -> list[FailedRecord]:
+        """The records that the query of the new run could not take, from the topic that goes with the swap."""
+        found = list(failed.published(self._topics, result.shadow_topic(self._view.name, run)))
+        if found:
+            self._topics.ensure([failed.topic(self._view.name)], self._settings.partitions, compact=True)
         return found
 
     def _published(self, of: Result) -> Published:
@@ -240,7 +248,7 @@ class Rebuild:
         """Removes the shadow's topics, and the checkpoints of old runs: all but the one that readers see, the one before it, and one that still catches up."""
         there = Topics(self._settings.access).partitions()
         shadow = result.shadow_topic(self._view.name, run)
-        for name in (shadow, late.topic(shadow)):
+        for name in (shadow, late.topic(shadow), failed.topic(shadow)):
             if name in there:
                 topic.delete(self._settings.access, name)
         known, shown = self._runs()

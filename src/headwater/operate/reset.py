@@ -9,13 +9,13 @@ from headwater.errors import UsageError
 from headwater.operate import topic
 from headwater.operate.loss import refuse_loss
 from headwater.operate.running import refuse_while_running
-from headwater.pipeline import late
+from headwater.pipeline import failed, late
 
 __all__ = ["reset"]
 
 
 def reset(settings: Settings, view: str, *, accept_loss: bool = False) -> None:
-    """Removes a view's topics, its late records with them, and its checkpoint; its streams and other views are not touched.
+    """Removes a view's topics, its late and failed records with them, and its checkpoint; its streams and other views are not touched.
 
     Raises UsageError while the pipeline runs, for a view that has published nothing, for one that others read: they could not go on; and, unless that is accepted, for one
     that the log no longer holds all records of.
@@ -36,7 +36,7 @@ def reset(settings: Settings, view: str, *, accept_loss: bool = False) -> None:
             )
     folder = settings.data / "checkpoints" / view
     refuse_loss(client, folder, view, f"view {view!r} cannot be reset", accept=accept_loss)
-    for name in (view, result.topic(view), late.topic(view)):
+    for name in (view, result.topic(view), late.topic(view), failed.topic(view)):
         if name in known:
             topic.delete(settings.access, name)
     shutil.rmtree(folder, ignore_errors=True)

@@ -18,7 +18,7 @@ from headwater.pipeline import kinds, query, session, source, weights, wire
 from headwater.pipeline.topics import Positions, Topics
 from headwater.position import Position
 
-__all__ = ["Place", "batch", "records", "rows"]
+__all__ = ["Place", "batch", "keys_alone", "records", "rows"]
 
 
 class Place(NamedTuple):
@@ -50,6 +50,27 @@ def batch(
     if upto is not None:
         making.check(graph.views[view], upto)
     return making.answer(graph.views[view])
+
+
+def keys_alone(spark: SparkSession, settings: Settings, graph: Graph, view: View, place: Place) -> list[str]:
+    """The keys of the rows that a view makes of one record, while all its inputs are empty otherwise. Raises what Spark has against the record."""
+    starts, ends = (
+        {place.topic: {place.partition: place.offset}},
+        {place.topic: {place.partition: place.offset + 1}},
+    )
+    streams, topics = graph.inputs(view), Topics(settings.access)
+    try:
+        here = {name: place.topic in topics.of(stream, graph) for name, stream in streams.items()}
+    finally:
+        topics.close()
+    inputs = {
+        name: source.batch(
+            spark, settings.access, stream, graph, starts=starts, ends=ends if here[name] else {}
+        )
+        for name, stream in streams.items()
+    }
+    made = weights.carried(f"view {view.name!r}", query.build(spark, view, inputs, streams))
+    return sorted({key for key, _ in records(made, view)})
 
 
 class _Making:

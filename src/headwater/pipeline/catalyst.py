@@ -98,12 +98,12 @@ def bound(rows: DataFrame, sql: str) -> tuple[Any, Any]:
     return found.dataType(), references.bindReference(found, columns, False)
 
 
-def invoked(spark: SparkSession, target: Any, method: str, kind: Any, argument: Column) -> Column:
-    """What a method of an object makes of a column, null or not. The object is sent to the tasks; it must not change."""
+def invoked(spark: SparkSession, target: Any, method: str, kind: Any, *arguments: Column) -> Column:
+    """What a method of an object makes of columns, null or not. The object is sent to the tasks; it must not change."""
     bridge = of(spark, "org.apache.spark.sql.classic.ExpressionUtils")
     object_type = of(spark, "org.apache.spark.sql.types.ObjectType")(target.getClass())
     literal = of(spark, f"{EXPRESSIONS}.Literal")(target, object_type)
     to_seq = of(spark, "org.apache.spark.api.python.PythonUtils").toSeq
-    given = to_seq([bridge.expression(argument._jc)])  # noqa: SLF001
+    given = to_seq([bridge.expression(each._jc) for each in arguments])  # noqa: SLF001
     call = of(spark, f"{EXPRESSIONS}.objects.Invoke")
     return ClassicColumn(bridge.column(call(literal, method, kind, given, to_seq([]), False, True, True)))

@@ -17,13 +17,15 @@ import msgspec
 from headwater.graph import Graph, Stream, View
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.definition import Definition
+from headwater.pipeline.failed import Failure
 from headwater.pipeline.observed import Observed
 from headwater.pipeline.operator import Plan
+from headwater.pipeline.skips import Skips
 from headwater.pipeline.split import Judge
 from headwater.pipeline.time import Input
 from headwater.pipeline.topics import Positions
 
-__all__ = ["Computed", "Engine", "Groups", "Launch", "Prepared", "Query", "Take"]
+__all__ = ["Computed", "Engine", "Fault", "Groups", "Launch", "Prepared", "Query", "Take"]
 
 Take = Callable[[Any, int], None]
 """Takes a batch: its rows, which only the engine knows how to run, and its number."""
@@ -57,6 +59,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """The columns of its rows, in Spark's notation."""
     batch_records: int = 0
     """How many records a batch takes from each input at most."""
+    skips: Skips | None = None
+    """What its plan leaves out; None for one that stops with every failure."""
 
 
 class Query(Protocol):
@@ -99,6 +103,14 @@ class Computed(NamedTuple):
     seen: Observed
 
 
+class Fault(NamedTuple):
+    """Why a query fails on a record."""
+
+    reason: str
+    overflow: bool = False
+    """Whether a number was out of range: an aggregate may be the one, and not the record."""
+
+
 class Launch(NamedTuple):
     """How a query is to run."""
 
@@ -139,8 +151,19 @@ class Engine(Protocol):
         """Runs the batch under way, by the time and with the state that the plan tells its tasks."""
         ...
 
+    def fault(self, error: Exception) -> Fault | None:
+        """What ended a computation, when a record may be at fault; None for faults of the machine, the log or an operator."""
+        ...
+
+    def forget_attempt(self, rows: Any, query: Query | None) -> None:
+        """Before the batch under way is computed once more with other records: nothing of the attempt before counts."""
+
+    def keys_alone(self, graph: Graph, view: View, failure: Failure) -> list[str] | None:
+        """The keys of the rows that a view makes of one record and nothing else; None when its query fails on that."""
+        ...
+
     def repeat(self, rows: Any, plan: Plan) -> None:
-        """The same for a batch that is published already, so that only what the engine's own operators know moves on."""
+        """The same as ``compute`` for a batch that is published already, so that only what the engine's own operators know moves on."""
 
     def began_ms(self, query: Query) -> int:
         """When the engine has begun to look for the records of the batch under way, by the time of day; it asks one source after the other."""

@@ -11,10 +11,11 @@ from headwater.errors import UsageError
 from headwater.graph import Graph, View
 from headwater.late import duration_us
 from headwater.pace import batch_records
-from headwater.pipeline import changing, kinds, operator, plan, query, source, stage, wire
+from headwater.pipeline import catalyst, changing, kinds, operator, plan, query, source, stage, wire
 from headwater.pipeline.definition import define
 from headwater.pipeline.engine import Prepared
 from headwater.pipeline.operator import Site
+from headwater.pipeline.skips import Skips
 from headwater.pipeline.split import Judge
 from headwater.pipeline.time import Input
 from headwater.pipeline.topics import pattern
@@ -40,7 +41,8 @@ def prepare(
     over the same records.
     """
     plans = _Plans(spark, settings, graph, shards)
-    records = plans.records(view)
+    skips = Skips(spark) if view.on_error == "skip" and view.latency == "batch" else None
+    records = plans.records(view, skips)
     frame, site = plans.build(view, records)
     if view.latency == "realtime" and site.timed:
         raise UsageError(
@@ -75,6 +77,8 @@ def prepare(
     rows = frame if judged else plan.timeless(frame)
     staged = stage.staged(rows, view, site, judged=judged, in_groups=in_groups)
     ready = plan.name_observations(staged)
+    if skips is not None:
+        skips.aggregates = bool(catalyst.find(catalyst.plan(ready), ["Aggregate"]))
     return Prepared(
         view,
         ready,
@@ -91,6 +95,7 @@ def prepare(
         sources=_read_once(ready, graph, view),
         columns={column.name: column.kind for column in kinds.columns_of(frame.schema)},
         batch_records=plans.batch_records(view),
+        skips=skips,
     )
 
 
@@ -122,7 +127,7 @@ class _Plans(NamedTuple):
     graph: Graph
     shards: int
 
-    def records(self, view: View) -> dict[str, DataFrame]:
+    def records(self, view: View, skips: Skips | None = None) -> dict[str, DataFrame]:
         """The valid records of each input. What columns a view has that is read is learned from its plan."""
         for each in self.graph.upstream(view):
             if not self.graph.knows(each):
@@ -137,6 +142,7 @@ class _Plans(NamedTuple):
                 self.graph,
                 realtime=view.latency == "realtime",
                 batch_records=most,
+                skips=skips,
             )
             for parameter, stream in self.graph.inputs(view).items()
         }

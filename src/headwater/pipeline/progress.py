@@ -15,7 +15,8 @@ import pyarrow as pa
 from headwater.bulk.chosen import transactions
 from headwater.clock import Clock
 from headwater.errors import Fenced, MachineError, StorageError, UsageError
-from headwater.pipeline import late
+from headwater.pipeline import failed, late
+from headwater.pipeline.failed import FailedRecord, Failure
 from headwater.pipeline.late import LateRecord
 from headwater.pipeline.points import passes
 from headwater.pipeline.topics import Positions, Topics
@@ -147,6 +148,7 @@ class Progress:
         result: Result,
         records: Iterable[Columns],
         too_late: Iterable[LateRecord] = (),
+        failures: Iterable[FailedRecord] = (),
     ) -> Result:
         """Makes a batch happen: its records and its result, all or nothing. Raises Fenced or MachineError."""
         with self._transaction():
@@ -157,9 +159,10 @@ class Progress:
                 self._produce_result(result)
                 self._producer.flush()
                 raise
-            left_out = ((record.key.encode(), msgspec.json.encode(record)) for record in too_late)
-            for keys, values in columns(left_out):
-                self._producer.send(late.topic(self._topic), keys, values)
+            for topic_of, left_out in ((late.topic, too_late), (failed.topic, failures)):
+                encoded = ((record.key.encode(), msgspec.json.encode(record)) for record in left_out)
+                for keys, values in columns(encoded):
+                    self._producer.send(topic_of(self._topic), keys, values)
             reached = self._producer.flush()
             passes("all is produced")
             outputs = {partition: end for (name, partition), end in reached.items() if name == self._topic}
@@ -170,6 +173,12 @@ class Progress:
         self.results[result.batch] = result
         self.results.pop(result.batch - RESULTS_KEPT, None)
         return result
+
+    def with_values(self, failures: list[Failure]) -> list[FailedRecord]:
+        """Records that the query of a batch cannot take, ready to be published with it."""
+        if failures:
+            self._client.ensure([failed.topic(self._topic)], self.partitions, compact=True)
+        return list(failed.records(self._client, failures, self.run))
 
     def revise(self, revised: Iterable[Result]) -> None:
         """Puts results in the place of those of the same batches, all or none; what these have published stays."""

@@ -19,14 +19,16 @@ from headwater.clock import Clock
 from headwater.errors import UsageError
 from headwater.formats import RESULT
 from headwater.pace import Pace, Trailing
-from headwater.pipeline import definition, source, time
+from headwater.pipeline import definition, failed, source, time
 from headwater.pipeline.attention import Attention, When
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.durable import Durable
-from headwater.pipeline.engine import Engine, Prepared, Query
+from headwater.pipeline.engine import Computed, Engine, Prepared, Query
+from headwater.pipeline.failed import FailedRecord, Failure
 from headwater.pipeline.hearing import Hearing, Stretch
 from headwater.pipeline.invalid import InvalidRecords
+from headwater.pipeline.isolation import Isolation, Stopping
 from headwater.pipeline.late import LateRecord, LateRecords
 from headwater.pipeline.layout import AS_THEY_ARE, GROUPS, PLAIN, layout, values
 from headwater.pipeline.observed import Observed
@@ -40,6 +42,9 @@ from headwater.result import Chain, Chains, Edit, Result, Taken, files_of
 
 __all__ = ["Publisher", "Stopping", "places"]
 
+Offsets = dict[str, dict[int, list[int]]]
+"""By topic and partition."""
+
 START_SECONDS_MAX = 60.0
 VERSIONS_KEPT = 8
 """State files of so many results are kept, so that a batch can be repeated."""
@@ -48,10 +53,6 @@ PACE_SECONDS = 0.2
 """How often a view that waits looks how far those are whom it waits for."""
 
 logger = logging.getLogger(__name__)
-
-
-class Stopping(Exception):  # noqa: N818 (not an error: it ends a query between two batches)
-    """Raised instead of taking another batch once the runner is stopping."""
 
 
 class Publisher:
@@ -67,6 +68,8 @@ class Publisher:
         progress: Progress,
         *,
         engine: Engine,
+        stopping: threading.Event,
+        isolation: Isolation,
         invalid: InvalidRecords,
         late: LateRecords,
         copies: Path,
@@ -76,7 +79,7 @@ class Publisher:
         watermark: time.Watermark = time.watermark,
         pace: Pace | None = None,
     ) -> None:
-        self.stopping = threading.Event()
+        self.stopping = stopping
         self.failure: Exception | None = None
         self.waits_for: Trailing | None = None
         """Who is too far behind for the view to go on; any thread may look."""
@@ -85,6 +88,7 @@ class Publisher:
         self._view = prepared.view
         self._checkpoint = checkpoint
         self._engine = engine
+        self._isolation = isolation
         self._invalid = invalid
         self._late = late
         self._clock = clock
@@ -188,15 +192,20 @@ class Publisher:
         stretch = Stretch(before, self._checkpoint.sources(batch), self._prepared.batch_records)
         watermark = self._hearing.plan(stretch, planned)
         plan = self._plan(batch, self._last, self._last.state, watermark, now_ms * 1000)
-        notes, seen = self._engine.compute(rows, plan, self._query)
+        computed, failures = self._isolation.compute(
+            rows, plan, self._query, (before, self._checkpoint.ends(batch))
+        )
         passes("batch was computed")
+        seen = computed.seen
         self._hearing.take(seen.times(), stretch, planned)
-        result = self._result(batch, notes, seen, watermark, now_ms)
+        result = self._result(batch, computed, watermark, now_ms, failed.by_topic(failures))
         check_size(self._view.name, self._last.state, result.state, self._state_bytes_max)
         self._publish_invalid(batch, seen)
         late_rows = self._late_rows(batch, result, seen)
         self._durable.sync()
-        self._last = self._progress.publish(result, self._changes(result.state[PUBLISH], batch), late_rows)
+        self._last = self._progress.publish(
+            result, self._changes(result.state[PUBLISH], batch), late_rows, self._failed(failures)
+        )
         self._look_ahead()
         self._forget_old()
         passes("batch ends")
@@ -206,6 +215,7 @@ class Publisher:
         before, known = self._progress.results.get(batch - 1), self._progress.results[batch]
         chains: Chains = before.state if before else {name: [()] * len(c) for name, c in known.state.items()}
         watermark = time.NEVER if known.watermark is None else known.watermark
+        self._isolation.skip(known.failed)
         self._engine.repeat(rows, self._plan(batch, before, chains, watermark, known.now_us))
         self._durable.sync()  # Spark has written its state once more, over files that were on the disk
         self._move_spark()
@@ -252,9 +262,9 @@ class Publisher:
         passed = self._passed(before)
         return Plan(batch, self._places, state, watermark, now_us, self._view.late.horizon_us, passed)
 
-    def _result(self, batch: int, notes: list[str], seen: Observed, watermark: int, now_ms: int) -> Result:
+    def _result(self, batch: int, computed: Computed, watermark: int, now_ms: int, left: Offsets) -> Result:
         """What the batch has made, from what its shards have written and what was heard."""
-        before = self._last
+        before, (notes, seen) = self._last, computed
         count = self._prepared.shards
         files = {name: written(row["files"], count) for name, row in seen.of(OBSERVED)}
         files[PUBLISH] = written(notes, count)
@@ -268,7 +278,7 @@ class Publisher:
                 had = before.opens.get(name) or [None] * len(before.state[name])
                 opens[name] = [shards[n].open if n in shards else open_us for n, open_us in enumerate(had)]
         return Result(
-            format=RESULT.newest,
+            format=RESULT.newest if left or any(each.failed for each in before.taken.values()) else 1,
             run=self._progress.run,
             batch=batch,
             generation=before.generation,
@@ -289,7 +299,8 @@ class Publisher:
             heard=self._hearing.known,
             opens=opens,
             late=before.late + sum(each.late for each in seen.heard),
-            taken=self._taken(before, seen),
+            taken=self._taken(before, seen, left),
+            failed=left,
             stragglers=seen.stragglers() if self._view.late.horizon_us else {},
             at_ms=now_ms,
         )
@@ -297,7 +308,7 @@ class Publisher:
     def _begun(self) -> Positions:
         return {topic: starts for topic, starts in self._checkpoint.begun().items() if topic != time.TICKS}
 
-    def _taken(self, before: Result, seen: Observed) -> dict[str, Taken]:
+    def _taken(self, before: Result, seen: Observed, left: Offsets) -> dict[str, Taken]:
         """What has become of the records of each topic so far. Of a stream without records Spark may have observed nothing."""
         taken, split = dict(before.taken), {each.stream: (each.kept, each.late) for each in seen.heard}
         for name, row in seen.of(source.INVALID):
@@ -306,6 +317,9 @@ class Publisher:
                 began = Taken(0, 0, 0, before.inputs.get(topic, {}))
                 invalid, valid = row["records"], row["valid"]
                 taken[topic] = taken.get(topic, began).plus(*split.get(name, (valid, 0)), invalid)
+        for topic in left.keys() & set(self._prepared.sources.values()):
+            began = Taken(0, 0, 0, before.inputs.get(topic, {}))
+            taken[topic] = taken.get(topic, began).plus(0, 0, 0, sum(map(len, left[topic].values())))
         return taken
 
     def _complete(self, before: Result, watermark: int, waiting: Iterable[int | None]) -> int | None:
@@ -339,6 +353,13 @@ class Publisher:
             return iter(())
         stretch = self._checkpoint.starts(batch), self._checkpoint.ends(batch)
         return self._late.read(self._view, streams, stretch, run=result.run, watermark=result.watermark or 0)
+
+    def _failed(self, failures: list[Failure]) -> list[FailedRecord]:
+        """The records that the batch has left out since the query fails on them, as they are to be published."""
+        found = self._progress.with_values(failures)
+        for each in found:
+            logger.warning("view %s cannot take %s: %s", self._view.name, each.key, each.reason)
+        return found
 
     def _changes(self, chains: list[Chain], batch: int) -> Iterator[Columns]:
         form, place = self._prepared.layouts.get(PUBLISH, PLAIN), self._places[PUBLISH]

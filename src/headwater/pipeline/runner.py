@@ -21,14 +21,16 @@ from headwater.errors import Fenced, HeadwaterError, MachineError, StorageError,
 from headwater.graph import View
 from headwater.keep import PASSING, STATE
 from headwater.pace import Pace, Trailing
-from headwater.pipeline import late, query, session, time
+from headwater.pipeline import failed, late, query, session, time
 from headwater.pipeline.attention import GAP_S, Attention
 from headwater.pipeline.beside import Beside
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.engine import Engine, Launch, Prepared, Query
+from headwater.pipeline.failed import Failure
 from headwater.pipeline.follow import FOLLOW_SECONDS_MAX, Follow
 from headwater.pipeline.invalid import InvalidRecords
+from headwater.pipeline.isolation import Isolation
 from headwater.pipeline.late import LateRecords
 from headwater.pipeline.layout import GROUPS
 from headwater.pipeline.progress import Progress
@@ -296,11 +298,15 @@ class Runner:
         name, shadow = prepared.view.name, self._shadows is not None
         paced = paced and bool(prepared.view.pace) and not shadow
         planless = msgspec.structs.replace(prepared, frame=None)  # Spark keeps publishers for ever
+        stopping = threading.Event()
+        known = self._failed_before(prepared) if shadow else ()
         self._publishers[name] = Publisher(
             planless,
             checkpoint,
             Progress(self._topics, name, checkpoint.run, self._clock, shadow=shadow),
             engine=self._engine,
+            stopping=stopping,
+            isolation=Isolation(self._engine, planless, self.graph, stopping, known),
             invalid=self._invalid,
             late=self._late,
             copies=session.copies(self.settings),
@@ -311,6 +317,15 @@ class Runner:
             pace=Pace(self._topics, self.graph, name, self.settings.pace_records) if paced else None,
         )
         return self._publishers[name]
+
+    def _failed_before(self, prepared: Prepared) -> Iterator[Failure]:
+        """The records that the run which readers see could not take, if its query is the same: a rebuild leaves out the same ones."""
+        seen = result.newest(self._topics, prepared.view.name)
+        if seen is None or seen.definition != prepared.definition.digest:
+            return
+        for each in failed.published(self._topics, prepared.view.name):
+            if each.run == seen.run:
+                yield each.failure
 
     def _settlement(self, prepared: Prepared, checkpoint: Checkpoint) -> Settlement:
         return Settlement(

@@ -20,6 +20,7 @@ from headwater.late import ARRIVAL
 from headwater.pipeline import enveloped, history, operator, reading, time, wire
 from headwater.pipeline.current import DELETED, ID, current
 from headwater.pipeline.operator import Table
+from headwater.pipeline.skips import Skips
 from headwater.pipeline.split import Judge, listened, split_by_spark, split_in_python
 from headwater.pipeline.topics import Positions, pattern
 from headwater.pipeline.wire import literal
@@ -119,15 +120,17 @@ def records(
     *,
     realtime: bool,
     batch_records: int = BATCH_RECORDS_MAX,
+    skips: Skips | None = None,
 ) -> DataFrame:
-    """The records of a topic as they come, at most so many in a batch, each with whether it is valid."""
+    """The records of a topic as they come, at most so many in a batch and without those that are skipped, each with whether it is valid."""
     reader = spark.readStream.format("kafka").options(**READ, **_subscription(log, spec, graph))
     if not realtime:
         reader = reader.option("maxOffsetsPerTrigger", batch_records).option(
             "kafka.fetch.max.wait.ms", FETCH_WAIT_MS
         )
     place = [PARTITION, OFFSET] if spec.time and not spec.table else []
-    return _parsed(reader.load(), spec, [*_kept(spec), *place])
+    raw = reader.load() if skips is None else skips.applied(reader.load())
+    return _parsed(raw, spec, [*_kept(spec), *place])
 
 
 def _valid(parsed: DataFrame, spec: Stream) -> DataFrame:
@@ -154,9 +157,12 @@ def batch(
     graph: Graph,
     *,
     ends: Positions | None = None,
+    starts: Positions | None = None,
     without: DataFrame | None = None,
 ) -> DataFrame:
     """The same events as an ordinary DataFrame up to given ends, or over all that the log holds now, but for the records at some places.
+
+    With ends, ``starts`` says from where on, where that is not the beginning of the log.
 
     Of a table: the last row of each key, with a weight of 1.
     """
@@ -164,7 +170,7 @@ def batch(
         reader = spark.read.format("kafka").options(**READ, **_subscription(log, spec, graph))
         raw = reader.load()
     elif ends:
-        raw = _stretch(spark, log, {}, ends)
+        raw = _stretch(spark, log, starts or {}, ends)
     else:
         raw = spark.createDataFrame([], f"{PLACE}, key BINARY, value BINARY, timestamp TIMESTAMP")
     if without is not None:

@@ -1,12 +1,13 @@
 """Spark as the engine of a pipeline (``engine.py``)."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
@@ -14,8 +15,9 @@ from headwater.access import access
 from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.graph import Graph, Stream, View
-from headwater.pipeline import query, session, source, time, wire
-from headwater.pipeline.engine import Computed, Launch, Prepared, Take
+from headwater.pipeline import batch, query, session, shuffles, source, time, wire
+from headwater.pipeline.engine import Computed, Fault, Launch, Prepared, Take
+from headwater.pipeline.failed import Failure
 from headwater.pipeline.groups import Groups
 from headwater.pipeline.observed import Observed
 from headwater.pipeline.operator import Plan
@@ -26,6 +28,21 @@ from headwater.pipeline.topics import Positions
 __all__ = ["Spark"]
 
 REALTIME_BATCH = "5 seconds"
+DATA_FAULT = "22"
+"""The class of SQL states for values that an expression cannot take."""
+OUT_OF_RANGE = "22003"
+OWN_ERROR = "headwater."
+NOT_OF_A_RECORD = (
+    "MemoryError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "OSError",
+    "ConnectionError",
+    "TimeoutError",
+)
+"""Exceptions in Python functions that say something of the machine."""
+ADVICE = re.compile(r' If necessary set "spark\.sql\.ansi\.enabled".*| SQLSTATE: \w+$')
+"""What Spark's messages end with: not all of it is for an application to set."""
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
@@ -124,6 +141,31 @@ class Spark:
         _tell(rows, plan)
         notes = [row[0] for row in rows.collect()]
         return Computed(notes, Observed.of_query(query))
+
+    def fault(self, error: Exception) -> Fault | None:
+        if not isinstance(error, PySparkException):
+            return None
+        state = error.getSqlState() or ""
+        said = ADVICE.sub("", query.first_line(error))
+        if isinstance(error, PythonException):
+            raised = said.partition(":")[0]
+            ours = raised.startswith(OWN_ERROR) or raised.rpartition(".")[2] in NOT_OF_A_RECORD
+            return None if ours else Fault(said)
+        return Fault(said, state == OUT_OF_RANGE) if state.startswith(DATA_FAULT) else None
+
+    def forget_attempt(self, rows: DataFrame, query: Any) -> None:
+        if query is not None:
+            query._jsq.streamingQuery().lastExecution().executedPlan().resetMetrics()  # noqa: SLF001
+        shuffles.forget(self._session, rows)
+
+    def keys_alone(self, graph: Graph, view: View, failure: Failure) -> list[str] | None:
+        try:
+            place = batch.Place(failure.topic, failure.partition, failure.offset)
+            return batch.keys_alone(self._session, self._settings, graph, view, place)
+        except PySparkException as error:
+            if self.fault(error) is None:
+                raise
+            return None
 
     def repeat(self, rows: DataFrame, plan: Plan) -> None:
         _tell(rows, plan)

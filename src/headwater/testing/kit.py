@@ -210,7 +210,7 @@ class Views:
         if found is None:
             return []
         left_out = check.left_out(self._topics, view, found, found.inputs)
-        frame = batch(self._app, self._settings, view, Position(found.inputs), left_out)
+        frame = batch(self._app, self._settings, view, Position(found.inputs), left_out.all())
         return self._shown(spec, [msgspec.json.decode(value) for _, value in records(frame, spec)])
 
     def check(self, view: str) -> None:
