@@ -65,7 +65,7 @@ def _format_of(data: bytes) -> int:
         return 1
 
 
-RESULT: Final = Format("result", 1, "rebuild the view from the log: headwater view reset NAME --accept-loss")
+RESULT: Final = Format("result", 2, "rebuild the view from the log: headwater view reset NAME --accept-loss")
 STATE_FILE: Final = Format("state file", 1, "rebuild the view from the log: headwater view reset NAME")
 STATE_COPY: Final = Format("state copy", 1, "remove the folder: it is made again from the state files")
 BOUNDS: Final = Format("real-time bounds", 1, "rebuild the view from the log: headwater view reset NAME")

@@ -17,18 +17,18 @@ from typing import Any
 
 from headwater.clock import Clock
 from headwater.errors import UsageError
-from headwater.formats import RESULT
 from headwater.pace import Pace, Trailing
 from headwater.pipeline import definition, source, time
 from headwater.pipeline.attention import Attention, When
 from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.counts import rows_in
 from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.durable import Durable
 from headwater.pipeline.engine import Engine, Prepared, Query
 from headwater.pipeline.hearing import Hearing, Stretch
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecord, LateRecords
-from headwater.pipeline.layout import AS_THEY_ARE, GROUPS, PLAIN, layout, values
+from headwater.pipeline.layout import AS_THEY_ARE, GROUPS, PLAIN, format_of, layout, values
 from headwater.pipeline.observed import Observed
 from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.points import passes
@@ -268,7 +268,7 @@ class Publisher:
                 had = before.opens.get(name) or [None] * len(before.state[name])
                 opens[name] = [shards[n].open if n in shards else open_us for n, open_us in enumerate(had)]
         return Result(
-            format=RESULT.newest,
+            format=format_of(self._prepared.layouts.values()),
             run=self._progress.run,
             batch=batch,
             generation=before.generation,
@@ -345,7 +345,7 @@ class Publisher:
         for chain in chains:
             if chain and chain[-1].version == batch:
                 if self._view.append or form in AS_THEY_ARE:
-                    yield from (tuple(part.columns) for part in batches(place, chain[-1]))
+                    yield from (tuple(rows_in(part).columns) for part in batches(place, chain[-1]))
                 else:
                     yield from columns(values(layout(form), contents(place, chain[-1])))
 
