@@ -16,7 +16,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     offset: int
     timestamp_ms: int
     version: int | None = None
-    """``_version`` of the value, where the view carries one: greater is newer, whatever the offset."""
+    """``_version`` of the value, where the view carries one: greater is newer, whatever the offset; of equal ones the later record counts."""
     odd_key: bytes | msgspec.UnsetType | None = msgspec.UNSET
     """Where ``key`` does not say what is on the wire: bytes that are no text, None for no key at all. Only records that are rows of their own have such."""
 

@@ -138,11 +138,10 @@ def test_weighted_rows_are_published_as_rows_and_deletions():
     [
         [("a", 2, 1)],  # and the one that was published stays
         [("b", 1, 1), ("b", 2, 1)],
-        [("b", 1, 1), ("b", 1, 1)],
         [("a", 1, -1), ("a", 2, 1), ("a", 3, 1)],
     ],
 )
-def test_two_rows_with_one_key_are_an_error_that_names_it(rows):
+def test_two_rows_with_one_key_that_differ_are_an_error_that_names_it(rows):
     state = Memory()
     published(state, ("a", 1, 1))
     with pytest.raises(UsageError, match=f"not unique: there are two rows with '{rows[0][0]}'"):

@@ -26,17 +26,18 @@ def table(rows) -> pa.Table:
 
 
 def naive(rows) -> dict | None:
-    """None when a key has two rows."""
+    """None when a key has two rows that differ."""
     found = {}
     for key in sorted({row[0] for row in rows}):
         left: Counter = Counter()
         for at, value, weight in rows:
             left[value] += weight if at == key else 0
-        came = list((+left).elements())
+        came = +left
         if len(came) > 1:
             return None
         if any(left.values()):
-            found[key.encode()] = (came[0].encode() if came else None, min(left.values()) < 0)
+            row = next(iter(came), None)
+            found[key.encode()] = (row and row.encode(), came.total(), (-left).total())
     return found
 
 

@@ -110,6 +110,39 @@ def test_a_sale_meets_the_rate_of_its_time_whichever_comes_first(key):
             t.check(view)
 
 
+@pytest.mark.timeout(1200)
+def test_a_copy_of_an_event_is_one_row_of_a_view_and_leaves_with_the_last_of_its_copies():
+    """A producer that tries again sends an event twice: in one batch, or in a later one."""
+    app = hw.App("sales")
+    app.stream("sales", Sale, key="id", time="at", delay="5 minutes")
+    app.stream("offers", Rate, key="region", time="valid_from", delay="5 minutes")
+    app.stream("rates", Rate, key="region", time=hw.ARRIVAL)
+
+    @app.view(key="id", late=hw.correct("1 day"))
+    def taxed(sales, rates):
+        return hw.enrich(sales, rates, on="region", as_of="at", valid="valid_from").select("id", "percent")
+
+    @app.view(key=["id", "percent"])
+    def offered(sales, offers):
+        sides = {"time": ["at", "valid_from"], "within": "15 minutes", "how": "left"}
+        return hw.match(sales, offers, on="region", **sides).select("id", "percent")
+
+    with testing.views(app, now=BEGIN) as t:
+        t.send("rates", rate(19, 0))
+        t.send("offers", rate(5, 0), rate(7, 20), rate(7, 20))
+        t.send("sales", sale(1, 10), sale(1, 10), sale(2, 30))
+        t.send("sales", sale(2, 30), sale(3, 50))
+        assert {row["id"]: row["percent"] for row in t.rows("taxed")} == {1: 19, 2: 19, 3: 19}
+        t.send("rates", rate(16, 20))
+        t.send("sales", sale(2, 30), sale(1, 10))
+        assert {row["id"]: row["percent"] for row in t.rows("taxed")} == {1: 19, 2: 16, 3: 16}
+        assert len(t.rows("taxed")) == 3
+        pairs = {(row["id"], row["percent"]) for row in t.rows("offered")}
+        assert pairs == {(1, 5), (1, 7), (2, 7), (3, None)}
+        t.check("taxed")
+        t.check("offered")
+
+
 def test_what_cannot_be_meant_is_refused_in_one_line(spark):
     sales = spark.createDataFrame([], "id int, region string, at timestamp")
     rates = spark.createDataFrame([], "region string, percent int, valid_from timestamp")

@@ -2,19 +2,29 @@
 
 import itertools
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 import headwater as hw
 from headwater.config import Settings
+from headwater.errors import MachineError
 from headwater.operate.check import check
+from headwater.pipeline.attention import Attention
 from headwater.pipeline.batch import rows
+from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.engine import Prepared
+from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.late import LateRecord
 from headwater.pipeline.late import topic as late_topic
+from headwater.pipeline.realtime import Settlement
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.session import master
 from headwater.pipeline.topics import Topics
+from headwater.testing import SettableClock
 from ordershop import Order, Shop, orders
 from servers import both_logs, wait_until
 
@@ -167,6 +177,140 @@ def test_windows_in_real_time_tell_of_late_records_and_a_clock_far_ahead_closes_
     shop.run(app, again)
     assert _counts(shop, counted)[0] == before, "a record that is late before a restart is late behind it"
     assert check(app, shop.settings, counted).first is None
+
+
+def test_a_partition_that_the_plan_does_not_look_at_ends_a_view_with_windows_and_the_next_start_hears_it(
+    shop,
+):
+    """Its times would not be heard: it would count as silent, and its records as late."""
+    app = hw.App("shop")
+    app.stream("orders", Order, key="customer_id", time="at", topic=shop.name("orders"), delay="1 minute")
+    counted = shop.name("counted")
+    app.sql(
+        counted,
+        "SELECT window(at, '1 minute') AS window, count(*) AS n FROM orders GROUP BY window(at, '1 minute')",
+        key="window",
+        latency="realtime",
+    )
+    shop.make("orders")
+    begun = datetime(2026, 1, 5, 9, tzinfo=UTC)
+    first, second = (Order(order_id=n, customer_id=1, country="de", cents=1, at=begun) for n in range(2))
+
+    def grown(runner):
+        shop.send([first])
+        wait_until(lambda: runner.wait(0.02) or shop.table(counted), 60, "the first window")
+        count = Topics(shop.bootstrap).partitions()[shop.name("orders")]
+        admin = AdminClient({"bootstrap.servers": shop.bootstrap})
+        admin.create_partitions([NewPartitions(shop.name("orders"), count + 1)])[shop.name("orders")].result()
+        out = Producer({"bootstrap.servers": shop.bootstrap})
+        value = msgspec.json.encode(second)
+        wait_until(lambda: runner.wait(2) or _sent(out, shop.name("orders"), value, count), 90, "the end")
+
+    with pytest.raises(MachineError, match=r"has got more partitions.*start it again"):
+        shop.run(app, grown)
+
+    def again(runner):
+        wait_until(lambda: runner.wait(0.02) or _counts(shop, counted)[0] > 1, 60, "its records")
+
+    shop.run(app, again)
+
+
+def _sent(out, topic, value, partition) -> None:
+    out.produce(topic, value, "1", partition)
+    out.flush(5)
+
+
+class Groups:
+    """Positions of a view's group; ``answers`` are what commits come to."""
+
+    def __init__(self, known, *answers):
+        self.known, self.answers = known, list(answers)
+
+    def committed(self, _):
+        return self.known
+
+    def commit(self, _, positions):
+        answer = self.answers.pop(0) if self.answers else True
+        if isinstance(answer, Exception):
+            raise answer
+        self.known = positions
+        return True
+
+
+def _settlement(folder, groups, batches, *, looked):
+    """The settlement of a view whose process has begun after batch ``batches[0] - 1``, when the others are complete. ``looked`` gets what is read again."""
+    app = hw.App("shop")
+    app.stream("orders", Order, key="customer_id", time="at")
+    app.view(key="customer_id", name="v", latency="realtime")(lambda orders: orders)
+    graph, clock = app.graph(), SettableClock()
+
+    def invalid(_, starts, ends):
+        looked.append((starts.get("orders", {}).get(0, 0), ends["orders"][0]))
+        return []
+
+    def complete(batch):
+        for name, text in (("offsets", f'{{"orders":{{"0":{10 * batch + 10}}}}}'), ("commits", "{}")):
+            (folder / name).mkdir(exist_ok=True)
+            (folder / name / f"{batch}").write_text(
+                f'v1\n{{"nextBatchWatermarkMs":0,"batchWatermarkMs":0}}\n{text}\n'
+            )
+
+    engine = SimpleNamespace(groups=groups, invalid=invalid)
+    topics = SimpleNamespace(log="", of=lambda *_: ["orders"], ensure=lambda *_, **__: None)
+    first, *others = batches
+    for batch in first:
+        complete(batch)
+    made = Settlement(
+        Prepared(graph.views["v"], None, {}, {}, 1, {}, None),
+        Checkpoint(folder),
+        engine,
+        invalid=InvalidRecords(topics, graph, 1, engine),
+        late=None,
+        beside=None,
+        clock=clock,
+        attention=Attention(clock),
+        ends=lambda _: {},
+    )
+    for batch in others:
+        complete(batch)
+    return made
+
+
+def _query(*batches):
+    reports = [{"batchId": batch, "observedMetrics": {}} for batch in batches]
+    return SimpleNamespace(recentProgress=reports, isActive=True)
+
+
+def test_a_batch_that_cannot_be_settled_is_settled_a_moment_later(tmp_path, caplog):
+    """A log that is away for a moment ends neither the view nor the watch over it."""
+    away = RuntimeError("the log is away")
+    groups = Groups({}, away, away)
+    settlement = _settlement(tmp_path, groups, [[], 0], looked=[])
+    for _ in range(3):
+        settlement.follow(_query(0))
+    assert groups.known == {"orders": {0: 10}}
+    assert caplog.text.count("is not settled yet, and is tried again: the log is away") == 1
+
+
+def test_batches_whose_reports_are_gone_are_settled_all_the_same(tmp_path):
+    """Spark keeps a few reports; a log may be away for longer."""
+    groups, looked = Groups({"orders": {0: 10}}), []
+    settlement = _settlement(tmp_path, groups, [[0], 1, 2, 3, 4], looked=looked)
+    settlement.follow(_query(3))
+    assert groups.known == {"orders": {0: 40}}, "the report of batch 4 is still to come"
+    assert looked == [(10, 20), (20, 30)]
+    settlement.follow(_query(3, 4))
+    assert groups.known == {"orders": {0: 50}}
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(range(300, 302), (3010, 3020)), (range(2), (0, 20))])
+def test_records_from_long_ago_are_not_told_once_more_when_the_positions_of_a_view_have_expired(
+    tmp_path, kept, expected
+):
+    groups, looked = Groups({}), []
+    settlement = _settlement(tmp_path, groups, [list(kept)], looked=looked)
+    settlement.follow(_query())
+    assert looked == [expected]
 
 
 def test_late_records_of_batches_that_a_crash_has_left_unsettled_are_told_and_no_others(shop):

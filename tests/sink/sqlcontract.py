@@ -86,6 +86,16 @@ class SqlContract(Contract):
 
         assert place.query("SELECT * FROM t") == [("a", 5, 5)]
 
+    def test_of_equal_versions_the_later_record_counts(self, place: SqlPlace):
+        of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"}, versioned=True)
+        store = place.target.open(of)
+        store.claim([0])
+        for offset, n in enumerate((1, 2)):
+            store.apply(batch(row({"id": "a", "n": n, "_version": 7}, offset, "a", version=7)))
+        store.close()
+
+        assert place.query("SELECT * FROM t") == [("a", 2, 7)]
+
     def test_history_keeps_every_version_of_a_row(self, place: SqlPlace):
         of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"})
         store = place.history.open(of)

@@ -70,6 +70,7 @@ def test_the_last_change_of_a_key_wins_unless_its_version_is_smaller():
 
     assert won(("{}", None), ("{}", None)) == (1, False)
     assert won(("{}", 5), ("{}", 4)) == (0, False)
+    assert won(("{}", 5), ("{}", 5), ("{}", 4)) == (1, False)
     assert won(("{}", 5), (None, None), ("{}", 4)) == (2, True)
 
 

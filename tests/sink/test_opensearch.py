@@ -257,7 +257,7 @@ def test_a_large_batch_goes_in_parts_of_bounded_size(place, monkeypatch):
     store.close()
 
 
-def test_a_row_whose_version_is_not_greater_is_passed_over(place):
+def test_a_row_whose_version_is_smaller_is_passed_over_and_of_equal_ones_the_later_counts(place):
     store = place.target.open(feed())
     store.claim([0])
 
@@ -271,6 +271,7 @@ def test_a_row_whose_version_is_not_greater_is_passed_over(place):
     assert put((31, 0, 31)) == 31
     assert put(*((n, n, n) for n in range(1, 32))) == 31
     assert put((32, 40, 32)) == 32
+    assert put((33, 41, 32)) == 33
     store.close()
 
 

@@ -102,7 +102,7 @@ def versioned(key, total, offset, version):
     return type(row)(key, row.value, row.partition, offset, row.timestamp_ms, version)
 
 
-def test_a_row_whose_version_is_not_greater_is_passed_over(place):
+def test_a_row_whose_version_is_smaller_is_passed_over_and_of_equal_ones_the_later_counts(place):
     store = place.target.open(feed())
     store.claim([0])
     store.apply(batch(versioned("a", 31, 0, 31)))
@@ -110,10 +110,12 @@ def test_a_row_whose_version_is_not_greater_is_passed_over(place):
     assert place.rows(feed())["a"]["total"] == 31
     store.apply(batch(versioned("a", 32, 32, 32)))
     assert place.rows(feed())["a"]["total"] == 32
+    store.apply(batch(versioned("a", 33, 33, 32)))
+    assert place.rows(feed())["a"]["total"] == 33
 
-    store.apply(batch(change("a", None, 33), versioned("a", 1, 34, 1)))
+    store.apply(batch(change("a", None, 34), versioned("a", 1, 35, 1)))
     assert place.rows(feed())["a"]["total"] == 1
-    assert dict(store.claim([0])) == {0: 35}
+    assert dict(store.claim([0])) == {0: 36}
     store.close()
 
 

@@ -183,7 +183,7 @@ def test_records_that_are_rows_of_their_own_are_all_kept(tmp_path):
     assert sorted(row["total"] for row in search(tmp_path / "clicks", "*")) == [1, 2]
 
 
-def test_a_row_whose_version_is_not_greater_is_passed_over(tmp_path):
+def test_a_row_whose_version_is_smaller_is_passed_over_and_of_equal_ones_the_later_counts(tmp_path):
     store = Tantivy(tmp_path).open(feed())
     store.claim([0])
 
@@ -196,6 +196,7 @@ def test_a_row_whose_version_is_not_greater_is_passed_over(tmp_path):
     assert put((31, 0, 31)) == 31
     assert put(*((n, n, n) for n in range(1, 32))) == 31
     assert put((32, 40, 32)) == 32
+    assert put((33, 41, 32)) == 33
 
 
 def test_a_folder_that_somebody_holds_is_said_with_the_process_that_does(place, monkeypatch):

@@ -215,7 +215,7 @@ def test_a_deleted_key_can_come_back(table, path):
     assert stored(path) == {"DE": '{"total":5}'}
 
 
-def test_a_row_whose_version_is_not_greater_is_dropped(table, path):
+def test_a_row_that_is_published_again_is_dropped(table, path):
     table.apply([change("DE", '{"n":31}', 0, version=31)], at(1))
 
     applied = table.apply([change("DE", f'{{"n":{n}}}', n, version=n) for n in range(1, 32)], at(32))

@@ -303,7 +303,7 @@ def test_small_files_are_made_into_larger_ones(tmp_path):
     assert table.count() == 10
 
 
-def test_a_row_whose_version_is_not_greater_is_passed_over(tmp_path):
+def test_a_row_whose_version_is_smaller_is_passed_over_and_of_equal_ones_the_later_counts(tmp_path):
     store = Delta(tmp_path).open(feed())
     store.claim([0])
 
@@ -319,8 +319,9 @@ def test_a_row_whose_version_is_not_greater_is_passed_over(tmp_path):
     assert put((31, 0, 31)) == 31
     assert put(*((n, n, n) for n in range(1, 32))) == 31
     assert put((32, 40, 32)) == 32
-    assert put((None, 41, None), (1, 42, 1)) == 1
-    assert dict(store.claim([0])) == {0: 43}
+    assert put((33, 41, 32)) == 33
+    assert put((None, 42, None), (1, 43, 1)) == 1
+    assert dict(store.claim([0])) == {0: 44}
 
 
 def test_what_cannot_be_is_said_before_anything_starts(tmp_path):

@@ -231,7 +231,7 @@ def newest(topics: Topics, view: View, outputs: Mapping[int, int] | None = None)
             found.pop(key, None)
             continue
         row = msgspec.json.decode(each.value())
-        if VERSION not in row or row[VERSION] > found.get(key, {}).get(VERSION, 0):
+        if VERSION not in row or row[VERSION] >= found.get(key, {}).get(VERSION, 0):
             found[key] = row
     return {key: [_shown(row)] for key, row in found.items()}
 

@@ -58,3 +58,8 @@ class Bounds:
             out.flush()
             os.fsync(out.fileno())
         part.replace(self._file)
+        folder = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -5,14 +5,16 @@ What differs is the shard's next state file, and just that file is what the driv
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from headwater.errors import UsageError
+from headwater.pipeline.counts import counts_in, entries
 from headwater.pipeline.delta import Delta
 from headwater.pipeline.operator import Applied, Moment, Spec, State
 from headwater.pipeline.rowbytes import concat, placed
@@ -26,8 +28,11 @@ __all__ = [
     "PUBLISH",
     "Appending",
     "Differing",
+    "Net",
+    "bare",
     "consolidated",
     "differing",
+    "left",
     "revised",
 ]
 
@@ -50,7 +55,8 @@ class Differing(Spec, frozen=True):
     Of two rows of a key in a batch the newer one counts, where rows have the ``_order`` of their records: so it does not
     matter how the log is cut into batches.
 
-    With ``weighted`` a row has a ``_weight`` too, and a key whose row goes out is taken out unless another comes in.
+    With ``weighted`` a row has a ``_weight`` too, and a key whose row goes out is taken out unless another comes in. Equal rows of a key are one row, which
+    goes out with the last of them; rows that differ are refused. State then has counts as well (``counts.py``).
     """
 
     kind: str = PUBLISH
@@ -63,13 +69,21 @@ class Differing(Spec, frozen=True):
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
         if not self.weighted:
             keys, values = _sorted(rows)
-            return Applied(pa.table({}), _revisions(keys, values, _published(keys, state)))
-        keys, values, replaces = _net(rows)
-        published = _published(keys, state)
-        twice = pc.and_(pc.and_(published.is_valid(), values.is_valid()), pc.invert(pa.array(replaces)))
-        if pc.any(twice).as_py():
-            raise _not_unique(keys.filter(twice)[0].as_py())
-        return Applied(pa.table({}), _revisions(keys, values, published))
+            return Applied(pa.table({}), Delta.over(*_changes(keys, values, _published(keys, state))))
+        net = _net(rows)
+        published = _published(net.keys, state)
+        known = published.is_valid().to_numpy(zero_copy_only=False)
+        counts, counted = counts_in(state, net.keys)
+        before = counts * known
+        stays = np.maximum(before - net.went, 0)
+        _check_unique(net, published, (stays > 0) & (net.came > 0))
+        after = stays + net.came
+        rows_of = net.keys, net.values, published
+        moved = (stays == 0) | (net.came > 0)
+        if not moved.all():
+            rows_of = tuple(each.filter(pa.array(moved)) for each in rows_of)
+        again = (after != before) & ((after > 1) | (before > 1))
+        return Applied(pa.table({}), _counted(_changes(*rows_of), net.keys, after, counted, again))
 
 
 class Appending(Spec, frozen=True):
@@ -88,25 +102,64 @@ class Appending(Spec, frozen=True):
         return Applied(pa.table({}), Delta(keys.take(order), values.take(order), Size()))
 
 
-def consolidated(rows: pa.Table) -> dict[bytes, tuple[bytes | None, bool]]:
-    """Of each key that changes, in order: the row that comes in, or None, and whether one goes out."""
-    keys, values, replaces = _net(rows)
-    return dict(zip(keys.to_pylist(), zip(values.to_pylist(), replaces.tolist(), strict=True), strict=True))
+class Net(NamedTuple):
+    """The keys that a batch changes, in order: the row that comes in or null, how many of it do, and how many rows go out. What cancels is left out."""
+
+    keys: pa.Array
+    values: pa.Array
+    came: npt.NDArray[np.int64]
+    went: npt.NDArray[np.int64]
 
 
-def _net(rows: pa.Table) -> tuple[pa.Array, pa.Array, Any]:
-    """The same as columns."""
+def consolidated(rows: pa.Table) -> dict[bytes, tuple[bytes | None, int, int]]:
+    """The same by key."""
+    net = _net(rows)
+    changes = zip(net.values.to_pylist(), net.came.tolist(), net.went.tolist(), strict=True)
+    return dict(zip(net.keys.to_pylist(), changes, strict=True))
+
+
+def left(key: bytes, change: tuple[bytes | None, int, int], row: bytes | None, count: int) -> int:
+    """How many rows a key has after a change, when it had ``count`` times this row. Raises UsageError for rows that differ."""
+    value, came, went = change
+    stays = max(count - went, 0)
+    if stays and came and value != row:
+        raise _not_unique(key)
+    return stays + came
+
+
+def _net(rows: pa.Table) -> Net:
     keys, values = _binaries(rows, "_key"), _binaries(rows, "_value")
     weights = rows.column(WEIGHT).to_numpy()
     order, fresh = ordered(keys)
     comes = weights[order] > 0
     key = np.cumsum(fresh) - 1
-    of, at = (key[comes], key[~comes]), (order[comes], order[~comes])
-    if any((each[1:] == each[:-1]).any() for each in of) or (np.abs(weights) != 1).any():
-        return _columns(_added_up(keys, values, weights, order))
-    came, went = places = [np.full(int(fresh.sum()), -1) for _ in at]
-    for place, number, row in zip(places, of, at, strict=True):
-        place[number] = row
+    several = np.abs(weights[order]) != 1
+    for each in (np.flatnonzero(comes), np.flatnonzero(~comes)):
+        several[each[1:][key[each[1:]] == key[each[:-1]]]] = True
+    if not several.any():
+        return _single(keys, values, order, comes, key)
+    numbers = np.zeros(len(key) and key[-1] + 1, bool)
+    numbers[key[several]] = True
+    several = numbers[key]
+    one = np.flatnonzero(~several)
+    fresh = np.append(True, key[one][1:] != key[one][:-1])[: len(one)]
+    alone = _single(keys, values, order[one], comes[one], np.cumsum(fresh) - 1)
+    added = _added_up(keys, values, weights, order[several])
+    whole = [
+        pa.concat_arrays(both) if isinstance(both[0], pa.Array) else np.concatenate(both)
+        for both in zip(alone, added, strict=True)
+    ]
+    order = ordered(whole[0])[0]
+    return Net(
+        *(each[order] if isinstance(each, np.ndarray) else each.take(pa.array(order)) for each in whole)
+    )
+
+
+def _single(keys: pa.Array, values: pa.Array, order: Any, comes: Any, key: Any) -> Net:
+    """Of keys that have at most one row that comes in and one that goes out, each once. ``key``: the number of the key of each row, in their order."""
+    came, went = places = [np.full(int(key[-1]) + 1 if len(key) else 0, -1) for _ in range(2)]
+    for place, of in zip(places, (comes, ~comes), strict=True):
+        place[key[of]] = order[of]
     length = pc.binary_length(values).to_numpy()
     alike = (came >= 0) & (went >= 0) & (length[came] == length[went])
     same = pc.equal(values.take(pa.array(came[alike])), values.take(pa.array(went[alike])))
@@ -114,37 +167,45 @@ def _net(rows: pa.Table) -> tuple[pa.Array, pa.Array, Any]:
     still[alike] = ~same.to_numpy(zero_copy_only=False)
     came, went = came[still], went[still]
     names = keys.take(pa.array(np.maximum(came, went)))
-    return names, values.take(pa.array(came, mask=came < 0)), went >= 0
+    shown = values.take(pa.array(came, mask=came < 0))
+    return Net(names, shown, (came >= 0).astype(np.int64), (went >= 0).astype(np.int64))
 
 
-def _columns(taken: Mapping[bytes, tuple[bytes | None, bool]]) -> tuple[pa.Array, pa.Array, Any]:
-    values, replaces = [value for value, _ in taken.values()], [out for _, out in taken.values()]
-    return pa.array(taken, BYTES), pa.array(values, BYTES), np.array(replaces, bool)
-
-
-def _added_up(
-    keys: pa.Array, values: pa.Array, weights: Any, order: Any
-) -> dict[bytes, tuple[bytes | None, bool]]:
+def _added_up(keys: pa.Array, values: pa.Array, weights: Any, order: Any) -> Net:
     """The same where a key has more than one row that comes in, or goes out; they may cancel."""
     net: dict[bytes, Counter[bytes]] = {}
     texts = (each.take(pa.array(order)).to_pylist() for each in (keys, values))
     for key, value, weight in zip(*texts, weights[order].tolist(), strict=True):
         net.setdefault(key, Counter())[value] += weight
-    taken: dict[bytes, tuple[bytes | None, bool]] = {}
+    taken: dict[bytes, tuple[bytes | None, int, int]] = {}
     for key, of in net.items():
-        came = list((+of).elements())
+        came = +of
         if len(came) > 1:
             raise _not_unique(key)
         if any(of.values()):
-            taken[key] = (came[0] if came else None, bool(-of))
-    return taken
+            taken[key] = (next(iter(came), None), came.total(), (-of).total())
+    rows, ins, outs = zip(*taken.values(), strict=True) if taken else ((), (), ())
+    return Net(
+        pa.array(taken, BYTES), pa.array(rows, BYTES), np.array(ins, np.int64), np.array(outs, np.int64)
+    )
+
+
+def _check_unique(net: Net, published: pa.Array, beside: Any) -> None:
+    """Refuses rows that come in beside others which stay, unless they are equal."""
+    if not beside.any():
+        return
+    keys, values, published = (each.filter(pa.array(beside)) for each in (net.keys, net.values, published))
+    revision = _text(_revision(published))
+    other = pc.not_equal(concat(_closed(values, REVISION), revision, END), published)
+    if pc.any(other).as_py():
+        raise _not_unique(keys.filter(other)[0].as_py())
 
 
 def _not_unique(key: bytes) -> UsageError:
     return UsageError(
-        f"the key of the view is not unique: there are two rows with {key.decode()!r}",
-        expected="one row for each key",
-        hint="name more columns in key=, or bring the rows of a key together with hw.group; take copies of an event out before with hw.distinct",
+        f"the key of the view is not unique: there are two rows with {key.decode()!r}, and they differ",
+        expected="one row for each key, or copies of it",
+        hint="name more columns in key=, or bring the rows of a key together with hw.group; of events with one id, take the first with hw.distinct",
     )
 
 
@@ -173,19 +234,20 @@ def _binaries(rows: pa.Table, name: str) -> pa.Array:
 def differing(rows: Mapping[bytes, bytes | None], state: State) -> Delta:
     """The rows that differ from those published last, each with the revision that it gets. ``rows`` are in the order of their keys."""
     keys = pa.array(rows, BYTES)
-    return _revisions(keys, pa.array(rows.values(), BYTES), _published(keys, state))
+    return Delta.over(*_changes(keys, pa.array(rows.values(), BYTES), _published(keys, state)))
 
 
 def _published(keys: pa.Array, state: State) -> pa.Array:
     return pa.array(state.each(keys.to_pylist()), BYTES)
 
 
-def _revisions(keys: pa.Array, values: pa.Array, published: pa.Array) -> Delta:
+def _changes(keys: pa.Array, values: pa.Array, published: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """The keys whose rows differ from those published, their rows with the next revision, and what was published."""
     comes, known = (each.is_valid().to_numpy(zero_copy_only=False) for each in (values, published))
     if not known.any():
         if not comes.all():
             keys, values, published = (each.filter(pa.array(comes)) for each in (keys, values, published))
-        return Delta(keys, _closed(values, FIRST), Size())
+        return keys, _closed(values, FIRST), published
     again = comes & known
     bare = _closed(values, REVISION)
     revision = np.zeros(len(keys), np.int64)
@@ -196,8 +258,17 @@ def _revisions(keys: pa.Array, values: pa.Array, published: pa.Array) -> Delta:
     ).to_numpy(zero_copy_only=False)
     some = pa.array(~same & (comes | known))
     keys, bare, published = (each.filter(some) for each in (keys, bare, published))
-    news = concat(bare, _text(revision[some.to_numpy(zero_copy_only=False)] + 1), END)
-    return Delta.over(keys, news, published)
+    return keys, concat(bare, _text(revision[some.to_numpy(zero_copy_only=False)] + 1), END), published
+
+
+def _counted(
+    changes: tuple[pa.Array, ...], keys: pa.Array, counts: Any, before: pa.Array, some: Any
+) -> Delta:
+    """Changes of rows, and of the counts of some keys. ``before``: the entries of counts."""
+    if not some.any():
+        return Delta.over(*changes)
+    counted = entries(keys.filter(pa.array(some)), counts[some], before.filter(pa.array(some)))
+    return Delta.over(*map(pa.concat_arrays, zip(changes, counted, strict=True)))
 
 
 def _closed(rows: pa.Array, end: bytes) -> pa.Array:
@@ -223,6 +294,11 @@ def _revision(published: pa.Array) -> Any:
         at[still] -= 1
         unit *= 10
     return number
+
+
+def bare(published: bytes) -> bytes:
+    """A row without its revision."""
+    return published[: published.rindex(REVISION)] + END
 
 
 def revised(row: bytes, published: bytes | None) -> bytes:

@@ -9,10 +9,14 @@ from typing import NamedTuple
 from zlib import crc32
 
 from headwater.errors import UsageError
-from headwater.pipeline import entries, owned
+from headwater.formats import RESULT
+from headwater.pipeline import counts, entries, owned
 
 __all__ = [
     "AS_THEY_ARE",
+    "COUNTED",
+    "COUNTED_FORGETTING",
+    "COUNTED_WAITING",
     "ENTRIES",
     "FORGETTING",
     "GROUPS",
@@ -21,20 +25,25 @@ __all__ = [
     "ROUTES",
     "WAITING",
     "Layout",
+    "format_of",
     "layout",
     "shard_of",
     "values",
 ]
 
 PLAIN = ""
+COUNTED = "counts"
+COUNTED_FORGETTING = "forget counts"
+COUNTED_WAITING = "wait counts"
 ENTRIES = "entries"
 FORGETTING = "forget"
 GROUPS = "groups"
 OWNED = "own"
 ROUTES = "routes"
 WAITING = "wait"
-AS_THEY_ARE = {PLAIN, GROUPS}
-"""Layouts of entries that are each a key and its value."""
+AS_THEY_ARE = {PLAIN, GROUPS, COUNTED}
+"""Layouts of entries that are each a key and its value; counts come after them."""
+COUNTING = {COUNTED, COUNTED_FORGETTING, COUNTED_WAITING}
 CHUNKS = (b"e", b"w")
 """Letters of chunks (``chunks.py``)."""
 
@@ -62,18 +71,29 @@ def _owner(entry: bytes, value: bytes) -> bytes:
     """Time-outs stand under ``t``, with their key as value, and chunks under two letters; all else has its key behind one letter."""
     if entry[:1] in CHUNKS:
         return owned.owner(value)
+    if entry[:1] == counts.LETTER:
+        return counts.owner(entry, value)
     return value if entry[:1] == b"t" else entry[1:]
 
 
 _PLAIN = Layout(lambda entry, _: entry, lambda entry: entry, lambda key: key, lambda value: value)
+_FORGETTING = Layout(_owner, _under(b"k"), lambda key: b"k" + key, lambda value: value[8:])
+_WAITING = Layout(_owner, _under(b"r"), lambda key: b"r" + key, lambda value: value)
 LAYOUTS = {
     PLAIN: _PLAIN,
+    # ``counts.py``: the same, and behind all keys how many rows those have that have several
+    COUNTED: _PLAIN._replace(
+        owner=lambda entry, value: counts.owner(entry, value) if counts.is_count(entry) else entry,
+        named=lambda entry: None if counts.is_count(entry) else entry,
+    ),
     # ``stage.py``: the same, each key in the partition in which Spark has grouped its rows
     GROUPS: _PLAIN._replace(shards=lambda _, count: range(count)),
     # ``timers.py``: k KEY → TIME VALUE, and t TIME DIGEST → KEY; ``asof.py`` has chunks of rows beside them
-    FORGETTING: Layout(_owner, _under(b"k"), lambda key: b"k" + key, lambda value: value[8:]),
+    FORGETTING: _FORGETTING,
+    COUNTED_FORGETTING: _FORGETTING,
     # ``ready.py``: the same for rows that wait, and r KEY → ROW for those that were published
-    WAITING: Layout(_owner, _under(b"r"), lambda key: b"r" + key, lambda value: value),
+    WAITING: _WAITING,
+    COUNTED_WAITING: _WAITING,
     # ``entries.py``: KEY ff LETTER TAIL → WEIGHT, many of them for a key; ``grouped.py`` has a row of each key under g
     ENTRIES: Layout(entries.owner, entries.named, entries.place, entries.data_of),
     # ``routed.py``: a letter and KEY; nobody asks for the values of keys
@@ -88,6 +108,11 @@ def layout(name: str) -> Layout:
     if name not in LAYOUTS:
         raise UsageError(f"state has an unknown layout {name!r}", expected=", ".join(filter(None, LAYOUTS)))
     return LAYOUTS[name]
+
+
+def format_of(layouts: Iterable[str]) -> int:
+    """The format of a result that names such layouts: code that knows no counts must not continue with a state that has some."""
+    return RESULT.newest if COUNTING & {*layouts} else 1
 
 
 def values(

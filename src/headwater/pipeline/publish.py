@@ -22,6 +22,7 @@ from headwater.pace import Pace, Trailing
 from headwater.pipeline import definition, failed, source, time
 from headwater.pipeline.attention import Attention, When
 from headwater.pipeline.checkpoint import Checkpoint
+from headwater.pipeline.counts import rows_in
 from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.durable import Durable
 from headwater.pipeline.engine import Computed, Engine, Prepared, Query
@@ -30,7 +31,7 @@ from headwater.pipeline.hearing import Hearing, Stretch
 from headwater.pipeline.invalid import InvalidRecords
 from headwater.pipeline.isolation import Isolation, Stopping
 from headwater.pipeline.late import LateRecord, LateRecords
-from headwater.pipeline.layout import AS_THEY_ARE, GROUPS, PLAIN, layout, values
+from headwater.pipeline.layout import AS_THEY_ARE, GROUPS, PLAIN, format_of, layout, values
 from headwater.pipeline.observed import Observed
 from headwater.pipeline.operator import OBSERVED, Plan, written
 from headwater.pipeline.points import passes
@@ -278,7 +279,7 @@ class Publisher:
                 had = before.opens.get(name) or [None] * len(before.state[name])
                 opens[name] = [shards[n].open if n in shards else open_us for n, open_us in enumerate(had)]
         return Result(
-            format=RESULT.newest if left or any(each.failed for each in before.taken.values()) else 1,
+            format=self._format(left),
             run=self._progress.run,
             batch=batch,
             generation=before.generation,
@@ -304,6 +305,11 @@ class Publisher:
             stragglers=seen.stragglers() if self._view.late.horizon_us else {},
             at_ms=now_ms,
         )
+
+    def _format(self, left: Offsets) -> int:
+        """The oldest format that says all of the result, so that earlier versions refuse only what they would misread."""
+        failed_before = any(each.failed for each in self._last.taken.values())
+        return RESULT.newest if left or failed_before else format_of(self._prepared.layouts.values())
 
     def _begun(self) -> Positions:
         return {topic: starts for topic, starts in self._checkpoint.begun().items() if topic != time.TICKS}
@@ -366,7 +372,7 @@ class Publisher:
         for chain in chains:
             if chain and chain[-1].version == batch:
                 if self._view.append or form in AS_THEY_ARE:
-                    yield from (tuple(part.columns) for part in batches(place, chain[-1]))
+                    yield from (tuple(rows_in(part).columns) for part in batches(place, chain[-1]))
                 else:
                     yield from columns(values(layout(form), contents(place, chain[-1])))
 

@@ -6,6 +6,7 @@ row goes out again at once, with its next revision.
     k KEY           → TIME ROW      a row that waits
     t TIME DIGEST   → KEY           when its time has come (``timers.py``)
     r KEY           → ROW           the row as it was published last
+    c KEY           → COUNT         of rows with weights: how often the row is there that waits, or was published (``counts.py``)
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from headwater.pipeline import timers
-from headwater.pipeline.differing import NO_ROWS, PUBLISH, consolidated, differing
+from headwater.pipeline import counts, timers
+from headwater.pipeline.differing import NO_ROWS, PUBLISH, bare, consolidated, differing, left
 from headwater.pipeline.layout import WAITING
 from headwater.pipeline.operator import Applied, Moment, Spec, State, Stretch
 from headwater.pipeline.wire import WEIGHT
@@ -36,11 +37,11 @@ class Ready(Spec, frozen=True):
         return NO_ROWS
 
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:
-        given = _weighted(rows) if self.weighted else _by_key(rows)
+        changes: dict[bytes, bytes | None] = {}
+        given = _weighted(rows, state, changes) if self.weighted else _by_key(rows)
         due = timers.due(state, moment.watermark)
         keys = sorted({*given, *(key for _, key in due)})
         waiting = state.get([timers.place(key) for key in keys])
-        changes: dict[bytes, bytes | None] = {}
         complete: dict[bytes, bytes | None] = {}
         for key in keys:
             before = waiting.get(timers.place(key))
@@ -64,7 +65,11 @@ class _Published:
         self._state = state
 
     def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        return {key[1:]: row for key, row in self._state.get([b"r" + key for key in keys]).items()}
+        return {key[1:]: row for key, row in self._state.get(list(map(self.place, keys))).items()}
+
+    @staticmethod
+    def place(key: bytes) -> bytes:
+        return b"r" + key
 
     def each(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return list(map(self.get(keys).get, keys))
@@ -87,13 +92,29 @@ def _by_key(rows: pa.Table) -> dict[bytes, tuple[bytes | None, int]]:
     return dict(zip(keys, zip(values, until, strict=True), strict=True))
 
 
-def _weighted(rows: pa.Table) -> dict[bytes, tuple[bytes | None, int]]:
-    """The same for rows with weights."""
+def _weighted(
+    rows: pa.Table, state: State, changes: dict[bytes, bytes | None]
+) -> dict[bytes, tuple[bytes | None, int]]:
+    """The same for rows with weights: of the keys that have another row from now on, or none. Puts the counts of rows into the changes."""
+    net = consolidated(rows)
     until = _by_key(rows.filter(pc.greater(rows.column(WEIGHT), 0)))
-    return {
-        key: (value, until[key][1] if value is not None else timers.EARLIEST)
-        for key, (value, _) in consolidated(rows).items()
-    }
+    entries = {key: counts.letter_for(counts.place(key), b"") for key in net}
+    here = state.get(
+        [each for key in net for each in (timers.place(key), _Published.place(key), entries[key])]
+    )
+    given: dict[bytes, tuple[bytes | None, int]] = {}
+    for key, change in net.items():
+        waiting, shown = here.get(timers.place(key)), here.get(_Published.place(key))
+        row = waiting[8:] if waiting is not None else bare(shown) if shown is not None else None
+        counted = here.get(entries[key])
+        before = 0 if row is None else 1 if counted is None else counts.count(counted)
+        after = left(key, change, row, before)
+        if counts.value(key, after) != counted:
+            changes[entries[key]] = counts.value(key, after)
+        value, came, _ = change
+        if came or not after:
+            given[key] = (value, until[key][1] if came else timers.EARLIEST)
+    return given
 
 
 def _taken(waiting: bytes | None) -> tuple[bytes | None, int]:

@@ -9,6 +9,7 @@ runs (``bounds.py``). Spark forgets windows by the one before that, so it never 
 """
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -32,6 +33,8 @@ from headwater.pipeline.split import BOUND
 from headwater.pipeline.topics import Positions
 
 __all__ = ["Settlement"]
+
+logger = logging.getLogger(__name__)
 
 Observed = Mapping[str, Mapping[str, int | None]]
 """What was observed in a batch, by stream."""
@@ -61,8 +64,8 @@ class Settlement:
         self._late = late
         self._beside = beside
         self._clock = clock
-        self._settled = engine.groups.committed(self._view.name)
         self._begun = checkpoint.last()
+        self._settled = engine.groups.committed(self._view.name) or self._before()
         self._batch = self._begun - 1
         self._attention = attention
         self._looked_ms = attention.now_ms()
@@ -73,23 +76,53 @@ class Settlement:
         before = time.NEVER if reached is None else reached + self._view.late.horizon_us
         self._hearing = Hearing(prepared.inputs, {}, before)
         self._bounds = Bounds(checkpoint.folder)
+        self._trouble = ""
+        """Why the last batch could not be settled."""
         self._tell(self._begun + 1)  # nothing runs yet
 
-    def settle(self, query: StreamingQuery) -> None:
-        """Settles each batch that is complete since the last call. Of those before this process, and of one during which the query ended, there is no report."""
-        looked_ms, self._looked_ms = self._looked_ms, self._attention.now_ms()
+    def follow(self, query: StreamingQuery) -> None:
+        """The same while the query runs, which must not end with what can be done a moment later: a log that is away, a disk that is full.
+
+        Nothing is lost by waiting: positions are committed last, and a bound that is not told lets rows in. Raises MachineError when a
+        topic has got partitions that the plan does not look at.
+        """
         last = self._checkpoint.last()
-        if last == self._batch:
-            return
-        reports = {each["batchId"]: each for each in query.recentProgress}
+        if self._prepared.judge is not None and last != self._batch:
+            self._prepared.judge.check(self._checkpoint.ends(last))
+        try:
+            self.settle(query)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is said, and tried again
+            if str(error) != self._trouble:
+                logger.warning(
+                    "view %s: a batch is not settled yet, and is tried again: %s", self._view.name, error
+                )
+            self._trouble = str(error)
+        else:
+            self._trouble = ""
+
+    def settle(self, query: StreamingQuery) -> None:
+        """Settles each batch that is complete since the last call. Of those before this process, of one during which the query ended, and of those whose
+        report Spark has dropped for newer ones meanwhile, there is none.
+        """
+        ended = When(self._looked_ms, self._attention.now_ms())
+        last = self._checkpoint.last()
+        reports = {each["batchId"]: each for each in query.recentProgress} if last > self._batch else {}
         for batch in range(self._batch + 1, last + 1):
-            if batch not in reports and batch > self._begun and query.isActive:
+            if batch > max(reports, default=self._begun) and query.isActive:
                 return  # its report comes a moment later than its end
             seen = _observed(reports[batch]) if batch in reports else None
             if not self._settle(batch, seen):
                 return
             self._batch = batch
-            self._move(query, seen or {}, When(looked_ms, self._looked_ms))
+            self._move(query, seen, ended)
+        self._looked_ms = ended.latest_ms  # not if a batch is left: it has ended before
+
+    def _before(self) -> Positions:
+        """What counts as settled when the group has no positions: nothing of a view that is new, and all but the last batch of one that is not.
+
+        Positions of a group without members expire. Records from long ago would be judged by the bound of the last batches, and be told as late.
+        """
+        return {} if self._checkpoint.reached(0) else self._checkpoint.reached(self._begun - 1)
 
     def _settle(self, batch: int, seen: Observed | None) -> bool:
         """Publishes what a batch has left out; with None for what was observed, all of it is read again."""
@@ -142,31 +175,32 @@ class Settlement:
         records = ((name, each.key, msgspec.json.encode(each)) for each in found)
         self._beside.send(f"late records of view {self._view.name!r}", records)
 
-    def _move(self, query: StreamingQuery, seen: Observed, ended: When) -> None:
+    def _move(self, query: StreamingQuery, seen: Observed | None, ended: When) -> None:
         """After a batch: what was heard in it moves the watermark, and Spark forgets by what rows were late in it.
 
         Such a batch reads until it ends. What it took nothing of was silent until then; of what it took without meeting a time it
-        is asked where it ends, and the next batch that has read so far shows that there was none.
+        is asked where it ends, and the next batch that has read so far shows that there was none. A batch without a report may have met any time.
         """
         if self._prepared.judge is None:
             return
         times = {
             f"{stream}/{place}": at
-            for stream, row in seen.items()
+            for stream, row in (seen or {}).items()
             for place, at in row.items()
             if place.isdecimal() and at is not None
         }
         starts, ends = self._checkpoint.reached(self._batch - 1), self._checkpoint.reached(self._batch)
         stretch = Stretch(starts, [ends])
         self._hearing.take(times, stretch, ended)
-        self._mute(times, stretch)
-        bound = _bound(seen)
+        if seen is not None:
+            self._mute(times, stretch, ended.latest_ms)
+        bound = _bound(seen or {})
         if bound is not None:
             self._engine.forget(query, bound)
         self._hearing.plan(stretch, ended)
         self._tell(self._checkpoint.last() + 2)
 
-    def _mute(self, times: Mapping[str, int], stretch: Stretch) -> None:
+    def _mute(self, times: Mapping[str, int], stretch: Stretch, now_ms: int) -> None:
         """Places that bring records and no time, as those of a device whose clock is wrong: silent as far as all of them has been read."""
         vague = self._hearing.vague(times, stretch)
         (asked, at_ms), (ends,) = self._asked, stretch.sources
@@ -174,7 +208,7 @@ class Settlement:
             if ends[topic][partition] >= asked.get(topic, {}).get(partition, math.inf):
                 self._hearing.silence(place, at_ms)
         with contextlib.suppress(MachineError):  # then it is asked after the next batch
-            self._asked = (self._ends({topic for _, topic, _ in vague}) if vague else {}), self._looked_ms
+            self._asked = (self._ends({topic for _, topic, _ in vague}) if vague else {}), now_ms
 
     def _tell(self, since: int) -> None:
         """By what rows are late from a batch on, which has not begun."""

@@ -368,6 +368,19 @@ class Runner:
             self._ended.wait(0.02)
 
     def _watching(self) -> None:
+        """Ends the runner with what ends the watch: without one, no failure of a query would be noticed, and no time-out fire."""
+        try:
+            self._watch_queries()
+        except Exception as error:
+            logger.exception("views are no longer watched")
+            self._failure = (
+                error
+                if isinstance(error, HeadwaterError)
+                else MachineError("views are no longer watched", got=repr(error))
+            )
+            self._ended.set()
+
+    def _watch_queries(self) -> None:
         """Until the end: looks whether the log answers, notices a query that has failed, sends ticks, and settles what real-time queries have read."""
         while not self._stopping.wait(WATCH_SECONDS):
             if any(each.inputs for each in self._prepared.values()) and self._topics.answers(time.TICKS):
@@ -379,7 +392,7 @@ class Runner:
                 if name in self._publishers and self._publishers[name].waits_for is None:
                     self._ticks.send(name, self._publishers[name].due_ms)
                 if name in self._settlements:
-                    self._settlements[name].settle(running)
+                    self._settlements[name].follow(running)
 
     def _followed(self, name: str) -> bool:
         """After a query has ended: whether it may rest, since a rebuild is taking its place, or goes on already."""

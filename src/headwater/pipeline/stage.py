@@ -8,7 +8,15 @@ from headwater.graph import View
 from headwater.pipeline import changing, operator, plan, wire, writing
 from headwater.pipeline.differing import NO_ROWS, ORDER, PUBLISH, Appending, Differing
 from headwater.pipeline.forget import Forgetting
-from headwater.pipeline.layout import GROUPS
+from headwater.pipeline.layout import (
+    COUNTED,
+    COUNTED_FORGETTING,
+    COUNTED_WAITING,
+    FORGETTING,
+    GROUPS,
+    PLAIN,
+    WAITING,
+)
 from headwater.pipeline.operator import Logic, Site
 from headwater.pipeline.ready import Ready
 
@@ -22,8 +30,8 @@ def staged(rows: DataFrame, view: View, site: Site, *, judged: bool, in_groups: 
     """
     weighted = wire.WEIGHT in rows.columns
     logic = _logic(view, weighted=weighted)
-    if in_groups and isinstance(logic, Differing) and plan.grouped_by(rows, view.key):
-        logic = Differing(weighted=weighted, layout=GROUPS)
+    if in_groups and not weighted and isinstance(logic, Differing) and plan.grouped_by(rows, view.key):
+        logic = Differing(layout=GROUPS)
     site.add(PUBLISH, logic, rows)
     if view.append and wire.GONE in rows.columns:
         rows = rows.where(f"NOT coalesce({wire.GONE}, false)")
@@ -58,6 +66,12 @@ def _placed(keyed: DataFrame, site: Site, logic: Logic) -> DataFrame:
 
 def _logic(view: View, *, weighted: bool) -> Logic:
     if view.emit == "ready":
-        return Ready(weighted=weighted)
-    logic: Logic = Appending() if view.append else Differing(weighted=weighted)
-    return logic if view.forget is None else Forgetting(logic=logic, after=view.forget)
+        return Ready(weighted=weighted, layout=COUNTED_WAITING if weighted else WAITING)
+    counted = weighted and not view.append
+    logic: Logic = (
+        Appending() if view.append else Differing(weighted=counted, layout=COUNTED if counted else PLAIN)
+    )
+    if view.forget is None:
+        return logic
+    form = COUNTED_FORGETTING if counted else FORGETTING
+    return Forgetting(logic=logic, after=view.forget, layout=form)

@@ -213,7 +213,7 @@ def _keyed(shape: Layout, full: str) -> dict[str, str]:
         action = f"DO UPDATE SET {', '.join(f'{quoted(name)} = excluded.{quoted(name)}' for name in changed)}"
     if shape.feed.versioned:
         action += (
-            f" WHERE excluded.{VERSION} IS NULL OR t.{VERSION} IS NULL OR excluded.{VERSION} > t.{VERSION}"
+            f" WHERE excluded.{VERSION} IS NULL OR t.{VERSION} IS NULL OR excluded.{VERSION} >= t.{VERSION}"
         )
     upsert = (
         f"INSERT INTO {full} AS t ({_names(names)}) SELECT {', '.join(values)} FROM headwater_stage s WHERE s.state = {ROW} "

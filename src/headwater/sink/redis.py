@@ -106,7 +106,7 @@ for i = 3 + simple, #KEYS do
   local held = false
   if op == 'set' and version ~= '' then
     local old = redis.call('HGET', versions, key)
-    held = old and tonumber(version) <= tonumber(old)
+    held = old and tonumber(version) < tonumber(old)
   end
   if not held then
     if op == 'del' then

@@ -47,13 +47,13 @@ def check_offset(sink: str, number: int, stored: int | None, left: int | None) -
 
 
 def newest(changes: Iterable[Change]) -> dict[str, Newest]:
-    """By key: the last change, unless an earlier one has a version as great."""
+    """By key: the last change, unless an earlier one has a greater version."""
     found: dict[str, Newest] = {}
     for change in changes:
         held = found.get(change.key)
         if held is None:
             found[change.key] = Newest(change, change.value is None)
-        elif _is_newer(change, held.change):
+        elif _wins(change, held.change):
             del found[change.key]  # the order of the result is that of the log
             found[change.key] = Newest(change, anew=held.anew or change.value is None)
     return found
@@ -65,15 +65,15 @@ def identity(change: Change, *, append: bool) -> str:
 
 
 def beaten(rows: Sequence[Newest], stored: Mapping[str, int]) -> set[str]:
-    """The keys whose stored row, by the versions in ``stored``, is as new as what came."""
+    """The keys whose stored row, by the versions in ``stored``, is newer than what came."""
     return {
         row.change.key
         for row in rows
         if not row.anew
         and row.change.version is not None
-        and row.change.version <= stored.get(row.change.key, -1)
+        and row.change.version < stored.get(row.change.key, -1)
     }
 
 
-def _is_newer(change: Change, held: Change) -> bool:
-    return held.version is None or change.version is None or change.version > held.version
+def _wins(change: Change, held: Change) -> bool:
+    return held.version is None or change.version is None or change.version >= held.version

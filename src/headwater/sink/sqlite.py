@@ -318,7 +318,7 @@ def _upsert(table: str, shape: Layout) -> str:
     update = f"{insert} DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in changed)}"
     if shape.feed.versioned:
         mine = f"{quoted(table)}.{VERSION}"
-        update += f" WHERE excluded.{VERSION} IS NULL OR {mine} IS NULL OR excluded.{VERSION} > {mine}"
+        update += f" WHERE excluded.{VERSION} IS NULL OR {mine} IS NULL OR excluded.{VERSION} >= {mine}"
     return update
 
 

@@ -53,6 +53,7 @@ INSERT INTO row (key, value, partition, offset, timestamp, version) VALUES (?, ?
 ON CONFLICT (key) DO UPDATE SET value = excluded.value, partition = excluded.partition,
     offset = excluded.offset, timestamp = excluded.timestamp, version = excluded.version
 WHERE ? OR excluded.version IS NULL OR row.version IS NULL OR excluded.version > row.version
+    OR excluded.version = row.version AND excluded.value IS NOT row.value
 """
 MOVE = "INSERT INTO position VALUES (?, ?) ON CONFLICT (partition) DO UPDATE SET offset = excluded.offset"
 
@@ -83,7 +84,7 @@ class SqliteTable:
         """Writes the rows and moves to ``position`` in one transaction; returns the changes that took effect.
 
         A change before the stored position was applied earlier and is dropped; so is one whose version
-        is not greater than the stored row's; of several changes of one key only the newest is written.
+        is smaller than the stored row's, or whose row is the same; of several changes of one key only the newest is written.
         """
         fresh = newest(c for c in changes if c.offset >= self._offsets.get(c.partition, 0))
         moved = {p: o for p, o in position.of(self.topic).items() if o > self._offsets.get(p, 0)}

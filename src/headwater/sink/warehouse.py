@@ -189,7 +189,7 @@ class _Store:
         """Whether the merge has found anything to change: without that it commits nothing."""
         before = self._table.version()
         values = {f"`{name}`": f"s.`{name}`" for name in self._stored}
-        newer = "s._anew OR s._version IS NULL OR t._version IS NULL OR s._version > t._version"
+        newer = "s._anew OR s._version IS NULL OR t._version IS NULL OR s._version >= t._version"
         merge = self._table.merge(
             rows,
             "t._key = s._key",

@@ -41,5 +41,10 @@ def visits(orders):
     return hw.sessions(orders, "country", time="at", gap="30 seconds", orders="count(*)")
 
 
+@app.view(key="country")
+def large(totals):
+    return totals.where("orders > 0").selectExpr("country", "orders AS n")
+
+
 app.capture("shop", hw.capture.Sqlite("shop.db", tables=["item"]))
 app.sink("totals", hw.sink.Sqlite("sink.db"), name="totals")
