@@ -36,8 +36,9 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
     def shown(self, text: str) -> str:
         """One of the texts for a reader who has no error yet."""
+        text = text.removeprefix("{view}: ").removeprefix("{view} ")
         names = {name for _, name, _, _ in string.Formatter().parse(text) if name}
-        return text.format(**dict.fromkeys(names, "…")).removeprefix("…: ").removeprefix("… ")
+        return text.format(**dict.fromkeys(names, "…"))
 
 
 REFUSALS: list[Refusal] = []
