@@ -6,7 +6,7 @@ JOINS  := q3,q4,q5,q7,q8,q9,q13,q20
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-logic bench-stores bench-delivery bench-capture bench-recovery bench-commits bench-report soak soak-log clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-logic bench-stores bench-delivery bench-capture bench-recovery bench-commits bench-report sql-page soak soak-log clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -87,6 +87,9 @@ soak: $(VENV)/.setup $(VENV)/.setup-test  ## a day of the shop in an hour, with 
 soak-log: $(VENV)/.setup $(VENV)/.setup-test  ## the broker alone, 40 minutes under load: memory, files and threads stay flat; FULL_MINUTES=, THIRD_MINUTES=
 	@FULL_MINUTES=$(or $(FULL_MINUTES),10) THIRD_MINUTES=$(or $(THIRD_MINUTES),30) $(BIN)/python bench/soak.py $(ARGS)
 	@$(BIN)/python bench/report.py
+
+sql-page: $(VENV)/.setup  ## writes the list of what is refused in docs/sql.md from the code that refuses
+	@PYTHONPATH=tests $(BIN)/python tests/pipeline/sqlpage.py
 
 bench-report: $(VENV)/.setup  ## draws docs/benchmarks.md from bench/results
 	@$(BIN)/python bench/report.py

@@ -188,6 +188,7 @@ def view_rebuild(
     "check",
     epilog=examples(
         "headwater view check revenue shop.py",
+        "headwater view check revenue shop.py --plain",
         "headwater view check revenue shop.py --log kafka://kafka:9092",
     ),
 )
@@ -195,6 +196,10 @@ def view_check(
     name: Annotated[str, typer.Argument(help="The view.", show_default=False)],
     app: AppFile,
     *,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Compute the batch by Spark's plain operators, none of Headwater's."),
+    ] = False,
     log: Bootstrap = None,
 ) -> None:
     """Compare a view with a batch over the same records, row by row; the pipeline may run meanwhile."""
@@ -204,7 +209,7 @@ def view_check(
 
     declared = App.load(str(app))
     java.require()
-    found = check(declared, _settings_with(log), name)
+    found = check(declared, _settings_with(log), name, plain=plain)
     typer.echo(str(found))
     if found.first is not None:
         raise typer.Exit(DIFFERENT)

@@ -13,9 +13,10 @@ import msgspec
 
 from headwater.errors import UsageError
 from headwater.late import ARRIVAL, DURATION, Late, duration_us, side
+from headwater.refusal import Refusal, refusal
 from headwater.schema import Column, Event, columns
 
-__all__ = ["RESERVED", "SINK_GROUP", "VIEW_GROUP", "Capture", "Graph", "Sink", "Stream", "View"]
+__all__ = ["RESERVED", "SINK_GROUP", "VIEW_GROUP", "WATERMARK", "Capture", "Graph", "Sink", "Stream", "View"]
 
 RESERVED = (".progress", ".late", ".failed", ".ledger", ".invalid", ".dead", ".shed", ".shadow")
 """Endings of topics that Headwater writes beside a view or stream."""
@@ -27,6 +28,16 @@ SINK_GROUP = "headwater.sink."
 NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 EXACT = re.compile(r"BIGINT|STRING|BOOLEAN|TIMESTAMP|DATE|DECIMAL|BINARY")
 """Kinds of columns that are the same whenever their text is."""
+
+
+WATERMARK = refusal(
+    Refusal(
+        what="{view} calls withWatermark",
+        why="which records are late is decided before Spark sees them, for all steps of a view alike",
+        instead="say how late records may come where the stream is declared: delay=",
+        example='orders.withWatermark("at", "1 second")',
+    )
+)
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -393,10 +404,7 @@ def _check_view(view: View) -> None:
         )
     _check_rows(view)
     if view.function is not None and _mentions(view.function.__code__, "withWatermark"):
-        raise UsageError(
-            f"view {view.name!r} calls withWatermark",
-            hint="say how late records may come where the stream is declared: delay=",
-        )
+        raise WATERMARK.error(view=f"view {view.name!r}")
 
 
 def _check_rows(view: View) -> None:

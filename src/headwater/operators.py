@@ -6,6 +6,8 @@ Each keeps state by key, gives the same answer in a stream and in batch, and can
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from headwater.substitute import substitutable
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -38,6 +40,7 @@ def calendar(rows: "DataFrame", unit: str, *, time: str, zone: str) -> "DataFram
     return dates.windowed(rows, unit, time, zone)
 
 
+@substitutable
 def corrected_time(
     rows: "DataFrame",
     device: str | Sequence[str],
@@ -69,6 +72,7 @@ def corrected_time(
     return clocks.corrected(logic, rows)
 
 
+@substitutable
 def count(rows: "DataFrame", key: str | Sequence[str], *, column: str = "count") -> "DataFrame":
     """How many rows each key has: the columns of the key, and the number."""
     from headwater.pipeline import keyed, operator
@@ -76,6 +80,7 @@ def count(rows: "DataFrame", key: str | Sequence[str], *, column: str = "count")
     return operator.run(keyed.Count(_names(key), column), rows)
 
 
+@substitutable
 def distinct(rows: "DataFrame", key: str | Sequence[str], *, time: str, within: str) -> "DataFrame":
     """The rows without duplicates: of those with the same key and times no more than ``within`` apart, the first that comes.
 
@@ -89,6 +94,7 @@ def distinct(rows: "DataFrame", key: str | Sequence[str], *, time: str, within: 
     return operator.run(Distinct(key=_names(key), time=time, within_us=within_us), rows)
 
 
+@substitutable
 def enrich(
     stream: "DataFrame",
     table: "DataFrame",
@@ -122,6 +128,7 @@ def history(table: "DataFrame") -> "DataFrame":
     return changes.history(table)
 
 
+@substitutable
 def latest(rows: "DataFrame", key: str | Sequence[str], *, time: str) -> "DataFrame":
     """The row of each key with the greatest time, whatever the order in which they come. Rows without a time are left out."""
     from headwater.pipeline import keyed, operator
@@ -129,6 +136,7 @@ def latest(rows: "DataFrame", key: str | Sequence[str], *, time: str) -> "DataFr
     return operator.run(keyed.Latest(_names(key), time), rows)
 
 
+@substitutable
 def match(
     left: "DataFrame",
     right: "DataFrame",
@@ -151,6 +159,7 @@ def match(
     return matching.match(left, right, on, time, (within, before, after), how=how)
 
 
+@substitutable
 def sessions(
     rows: "DataFrame", /, key: str | Sequence[str], *, time: str, gap: str, **aggregates: str
 ) -> "DataFrame":
@@ -169,6 +178,7 @@ def sessions(
     return operator.run(Sessions(key=_names(key), time=time, gap_us=gap_us, aggregates=found), rows)
 
 
+@substitutable
 def sliding(
     rows: "DataFrame", /, key: str | Sequence[str], *, time: str, size: str, **aggregates: str
 ) -> "DataFrame":
@@ -187,6 +197,7 @@ def sliding(
     return operator.run(Sliding(key=_names(key), time=time, size_us=size_us, aggregates=found), rows)
 
 
+@substitutable
 def unmatched(
     left: "DataFrame",
     right: "DataFrame",
@@ -206,6 +217,7 @@ def unmatched(
     return matching.unmatched(left, right, on, time, (within, before, after))
 
 
+@substitutable
 def versions(changes: "DataFrame", key: str | Sequence[str], *, time: str) -> "DataFrame":
     """A row for each version of a key, with ``valid_from``, ``valid_to`` (null for the one that holds now) and ``version``.
 

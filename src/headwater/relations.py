@@ -6,6 +6,8 @@ Rows of a table carry a hidden weight: 1 for a row that comes in, -1 for one tha
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headwater.substitute import substitutable
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["average_of", "count_of", "group", "join", "max_of", "min_of", "newest_of", "sum_of", "valid"]
 
 
+@substitutable
 def join(
     left: "DataFrame",
     right: "DataFrame",
@@ -32,6 +35,7 @@ def join(
     return joined.joined(left, right, on, how)
 
 
+@substitutable
 def group(rows: "DataFrame", /, by: str | Sequence[str], **aggregates: "str | Newest") -> "DataFrame":
     """What the rows of each group come to, live, although rows are taken out again: the columns of ``by``, and the aggregates.
 
@@ -78,6 +82,7 @@ def newest_of(columns: str | Sequence[str], *, order: str | Sequence[str], limit
     )
 
 
+@substitutable
 def valid(rows: "DataFrame", *, since: str = "", until: str = "") -> "DataFrame":
     """The rows that are valid now, by the clock: from the time in the column ``since`` up to, not with, the one in ``until``.
 

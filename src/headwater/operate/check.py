@@ -2,6 +2,8 @@
 
 The newest result that readers see says up to where the view has read and up to where its topic then reached. The topic is read
 up to there, and the batch takes just the records up to there, but for those that came late. So the pipeline may run meanwhile.
+
+The batch runs the same operators as the view. A plain one runs Spark's own instead, so that a defect of an operator cannot hide from its check.
 """
 
 from collections import Counter
@@ -18,6 +20,7 @@ from headwater.compare import Row, unequal
 from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.graph import Graph, View
+from headwater.late import duration_us
 from headwater.operate import state
 from headwater.pipeline import failed, late, plan, session
 from headwater.pipeline.batch import Place, batch, records
@@ -26,10 +29,11 @@ from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.failed import FailedRecord
 from headwater.pipeline.groups import group
 from headwater.pipeline.late import LateRecord
+from headwater.pipeline.plain.moment import At
 from headwater.pipeline.topics import Positions, Topics
 from headwater.pipeline.wire import VERSION
 from headwater.position import Position
-from headwater.result import Result
+from headwater.result import Result, results
 from headwater.schema import wire
 
 __all__ = ["Checked", "Difference", "LeftOut", "check", "compared", "left_out", "newest"]
@@ -63,9 +67,11 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     first: Difference | None = None
     """That of the smallest key."""
     notes: tuple[str, ...] = ()
+    plain: bool = False
+    """Whether the batch was computed by Spark's plain operators."""
 
     def __str__(self) -> str:
-        over = f"a batch over {self.records:,} records"
+        over = f"a {'plain ' if self.plain else ''}batch over {self.records:,} records"
         upto = f", complete up to {self.complete_to}" if self.complete_to else ""
         if self.first is None:
             return "\n".join([f"{self.view}: {self.rows:,} rows equal {over}{upto}", *self.notes])
@@ -89,8 +95,11 @@ class _Reached(msgspec.Struct, frozen=True):
     result: Result | None
 
 
-def check(app: App, settings: Settings, name: str) -> Checked:
-    """Compares a view with its batch answer. UsageError for a view without results, or without a position to compare at."""
+def check(app: App, settings: Settings, name: str, *, plain: bool = False) -> Checked:
+    """Compares a view with its batch answer; with ``plain``, one by Spark's plain operators.
+
+    UsageError for a view without results, without a position to compare at, or that plain operators cannot compute.
+    """
     graph = app.graph()
     if name not in graph.views:
         raise UsageError(f"unknown view {name!r}", expected=", ".join(graph.views))
@@ -98,6 +107,7 @@ def check(app: App, settings: Settings, name: str) -> Checked:
     topics = Topics(settings.access)
     try:
         reached = _settled(topics, graph, view) if view.latency == "realtime" else _reached(settings, name)
+        before = _expired(topics, view, reached.result)
         shown = newest(topics, view, reached.outputs)
         without = left_out(topics, name, reached.result, reached.inputs)
         taken, lost = _taken(topics, reached.inputs, without.all())
@@ -105,8 +115,19 @@ def check(app: App, settings: Settings, name: str) -> Checked:
         topics.close()
     # A pipeline that runs beside this has its own session, and its logs in the data folder itself.
     session.start(settings, import_folder=app.folder, folder=session.data(settings) / "check")
-    answer = _answer(batch(app, settings, name, Position(reached.inputs), without.all()), view)
-    forgotten = [key for key in answer if key not in shown] if view.forget is not None else []
+
+    def computed(inputs: Positions, result: Result | None) -> Rows:
+        there = [
+            each for each in without.all() if each.offset < inputs.get(each.topic, {}).get(each.partition, 0)
+        ]
+        at = _moment(view, result) if plain else None
+        return _answer(batch(app, settings, name, Position(inputs), there, plain=at), view)
+
+    answer = computed(reached.inputs, reached.result)
+    forgotten = []
+    if view.forget is not None and any(key not in shown for key in answer):
+        old = computed(before.inputs, before) if before is not None else {}
+        forgotten = list(_forgotten(shown, answer, old))
     for key in forgotten:
         del answer[key]
     waiting = list(_waiting(view, reached.result, shown, answer))
@@ -122,6 +143,7 @@ def check(app: App, settings: Settings, name: str) -> Checked:
         complete_to=_complete_to(reached.result),
         differing=differing,
         first=first,
+        plain=plain,
         notes=(
             *_late_notes(view, reached.result, len(without.late), differs=first is not None),
             *_counted(
@@ -130,9 +152,7 @@ def check(app: App, settings: Settings, name: str) -> Checked:
             *_counted(
                 lost, "records that the view has read are no longer in the log: rows may differ by them"
             ),
-            *_counted(
-                len(forgotten), f"rows of the batch have left the view, which forgets after {view.forget}"
-            ),
+            *_forget_notes(view, reached.result, before, len(forgotten)),
             *_counted(len(waiting), "rows of the batch are not complete yet"),
             *_counted(
                 several,
@@ -214,6 +234,41 @@ def _taken(topics: Topics, inputs: Positions, without: Collection[Place]) -> tup
             start = min(bounds.get(number, (0, 0))[0], end)
             taken, lost = taken + end - start, lost + start
     return taken - len(without), lost
+
+
+def _moment(view: View, found: Result | None) -> At:
+    """What the view had heard of time by its result."""
+    if found is None:
+        return At(view=view.name)
+    return At(
+        view=view.name,
+        now_us=found.now_us or None,
+        watermark_us=found.watermark,
+        horizon_us=view.late.horizon_us,
+        opens=found.opens,
+    )
+
+
+def _expired(topics: Topics, view: View, found: Result | None) -> Result | None:
+    """The newest result of a view that forgets which is as old as its rows get: what has not changed since then may be gone.
+
+    If the log holds no result that is so old, the oldest one: what has changed since then must be there, of the rest nothing is known.
+    """
+    if view.forget is None or found is None:
+        return None
+    known = {each.batch: each for each in results(topics, view.name) if each.run == found.run}
+    bound = found.now_us - duration_us(view.forget)
+    old = [number for number, each in known.items() if each.now_us <= bound]
+    if old:
+        return known[max(old)]
+    return known[min(known)] if min(known) > 0 else None
+
+
+def _forgotten(shown: Rows, answer: Rows, old: Rows) -> Iterator[str]:
+    """The keys that a view has rightly forgotten: their rows are those of a batch over what it had read when the time of its oldest rows began."""
+    for key, rows in answer.items():
+        if key not in shown and key in old and not unequal(rows[0], old[key][0]):
+            yield key
 
 
 # ---- the rows ------------------------------------------------------------------------------------------
@@ -334,6 +389,12 @@ def _late_notes(view: View, found: Result | None, known: int, *, differs: bool) 
         yield from _counted(
             missing, f"late records are not in {late.topic(view.name)}: rows may differ by them"
         )
+
+
+def _forget_notes(view: View, found: Result | None, old: Result | None, forgotten: int) -> Iterator[str]:
+    yield from _counted(forgotten, f"rows of the batch have left the view, which forgets after {view.forget}")
+    if forgotten and view.forget and found and old and old.now_us > found.now_us - duration_us(view.forget):
+        yield "the log holds no result from as long ago: of rows from before its oldest one it is not known when they had to go"
 
 
 def _counted(number: int, text: str) -> Iterator[str]:

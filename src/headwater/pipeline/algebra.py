@@ -17,9 +17,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.errors import UsageError
-from headwater.pipeline import catalyst, enrich, grouped, joined, weights
+from headwater.pipeline import catalyst, enrich, grouped, joined, refusals, weights
 from headwater.pipeline.columns import Moved, Names, conjuncts, is_plain, number, output, used
 from headwater.pipeline.travel import Past
+from headwater.refusal import Refusal
 
 __all__ = ["translated"]
 
@@ -33,20 +34,6 @@ KINDS = {
     "FULL OUTER": "full",
 }
 FUNCTIONS = {"avg": "avg", "count": "count", "max": "max", "mean": "avg", "min": "min", "sum": "sum"}
-NEWEST = "in Python, hw.group with hw.newest_of keeps the first rows of a group"
-NO_ORDER = "rows of a view have no order: who reads them asks for one, like ?order=-cents&limit=10"
-REFUSED = {
-    "Deduplicate": ("dropping duplicates", "use SELECT DISTINCT, or GROUP BY"),
-    "Except": ("EXCEPT", "use LEFT JOIN, and WHERE the other side IS NULL"),
-    "Expand": ("GROUPING SETS, CUBE, ROLLUP or a hopping window", "use a view for each of the groupings"),
-    "GlobalLimit": ("LIMIT", NO_ORDER),
-    "Intersect": ("INTERSECT", "use JOIN"),
-    "LateralJoin": ("a LATERAL subquery", "use JOIN"),
-    "LocalLimit": ("LIMIT", NO_ORDER),
-    "Offset": ("OFFSET", NO_ORDER),
-    "Sort": ("ORDER BY", NO_ORDER),
-    "Window": ("a window function", NEWEST),
-}
 
 
 class Side(NamedTuple):
@@ -85,7 +72,7 @@ def translated(view: str, rows: DataFrame, pasts: Mapping[str, Past]) -> DataFra
         return rows
     made = _Query(f"view {view!r}", rows, pasts)
     if inner:
-        raise made.refused("a subquery in an expression", "use JOIN; a subquery in FROM will do")
+        raise made.refused(refusals.SUBQUERY)
     return made.walk(plan, None)
 
 
@@ -98,8 +85,8 @@ class _Query:
         self._pasts = pasts
         self._moved = Moved(rows)
 
-    def refused(self, thing: str, hint: str, got: str = "") -> UsageError:
-        return UsageError(f"{self._what}: {thing} over a table cannot follow its changes", got=got, hint=hint)
+    def refused(self, reason: Refusal, got: str = "", **fields: str) -> UsageError:
+        return reason.error(got=got, view=self._what, **fields)
 
     def walk(self, node: Any, needed: set[int] | None, conditions: Sequence[Any] = ()) -> DataFrame:
         """A part of the plan with the columns that are needed, all if None, of rows for which conditions hold."""
@@ -109,7 +96,7 @@ class _Query:
         if not weights.weighted(node) or kind == "View":
             return self._moved.where(catalyst.frame(self._rows, node), conditions)
         if found := weights.passing(node):
-            raise self.refused("an expression that is another one each time", weights.VALID, found)
+            raise self.refused(refusals.PASSING, found)
         if kind == "Filter":
             return self.walk(node.child(), needed, [*conjuncts(node.condition()), *conditions])
         if kind == "Join" and _how(node) == "inner":
@@ -140,7 +127,7 @@ class _Query:
                 return self._group(node, needed)
             case "Distinct":
                 return self._distinct(node)
-        raise self.refused(*REFUSED.get(kind, (kind, "use JOIN, GROUP BY and WHERE")))
+        raise self.refused(refusals.STEPS.get(kind, refusals.NO_STEP), kind=kind)
 
     def _whole(self, node: Any) -> Any:
         """A part of the plan with all its columns in their places."""
@@ -170,7 +157,7 @@ class _Query:
     def _join(self, node: Any, needed: set[int] | None, conditions: Sequence[Any] = ()) -> DataFrame:
         how = _how(node)
         if how is None:
-            raise self.refused(f"{node.joinType().sql()} JOIN", "use JOIN or LEFT JOIN, and GROUP BY")
+            raise self.refused(refusals.NO_JOIN, kind=node.joinType().sql())
         asked = conjuncts(node.condition().get()) if node.condition().isDefined() else []
         past = self._past(node)
         if past is not None:
@@ -201,14 +188,10 @@ class _Query:
             elif how == "inner":
                 found.behind.append(each)
             else:
-                raise self.refused(
-                    f"this condition in a {how.upper()} JOIN",
-                    "use equalities of both sides there, and a subquery in FROM for what else a side must be",
-                    got=each.sql(),
-                )
+                raise self.refused(refusals.OUTER_CONDITION, each.sql(), how=how.upper())
         if not found.on:
             got = " AND ".join(each.sql() for each in asked) or "no condition"
-            raise self.refused("a JOIN on no equality of both sides", "use JOIN … ON a.x = b.y", got=got)
+            raise self.refused(refusals.NO_EQUALITY, got)
         return found
 
     def _side(
@@ -241,18 +224,14 @@ class _Query:
         """A stream and the rows of a table that held at its times. The last condition is the one that ``travel.py`` made of the time."""
         how = _how(node)
         if how not in ("inner", "left"):
-            raise self.refused(f"{node.joinType().sql()} JOIN … AS OF", "use JOIN or LEFT JOIN")
+            raise self.refused(refusals.AS_OF_KIND, kind=node.joinType().sql())
         time = asked[-1].left()
         if not is_plain(time) or number(time) not in _numbers(node.left()):
-            raise self.refused("AS OF an expression", "use the event time of the stream", got=time.sql())
+            raise self.refused(refusals.AS_OF_TIME, time.sql())
         found = self._sorted(node, how, [*asked[:-1], *conditions], before=False)
         for each in found.on:
             if not is_plain(each.right):
-                raise self.refused(
-                    "a JOIN … AS OF on an expression of the table",
-                    "use a column of the table, and cast the other side",
-                    got=each.right.sql(),
-                )
+                raise self.refused(refusals.AS_OF_COLUMN, each.right.sql())
         wanted = _wanted(node, needed) | used(found.behind)
         names = Names([*past.table.columns, past.version])
         on = [each.left for each in found.on]
@@ -279,9 +258,7 @@ class _Query:
         ]
         groupings = catalyst.items(node.groupingExpressions())
         if not groupings:
-            raise self.refused(
-                "an aggregate without GROUP BY", "use GROUP BY, whose columns are the view's key"
-            )
+            raise self.refused(refusals.NO_GROUPS)
         asked = [
             part
             for each in listed
@@ -311,13 +288,9 @@ class _Query:
         function = part.aggregateFunction()
         name, of = FUNCTIONS.get(function.prettyName()), catalyst.items(function.children())
         if part.isDistinct():
-            raise self.refused(
-                "an aggregate of DISTINCT values",
-                "use a subquery in FROM that groups by them first",
-                got=part.sql(),
-            )
+            raise self.refused(refusals.OF_DISTINCT, part.sql())
         if name is None or len(of) != 1:
-            raise self.refused("this aggregate", f"use sum, count, avg, min or max; {NEWEST}", got=part.sql())
+            raise self.refused(refusals.NO_AGGREGATE, part.sql())
         every = name == "count" and not of[0].nullable()
         if every and part.filter().isEmpty():
             return "count(*)"

@@ -14,7 +14,10 @@ from headwater.app import App
 from headwater.config import Settings
 from headwater.errors import UsageError
 from headwater.graph import Graph, Stream, View
-from headwater.pipeline import kinds, query, session, source, weights, wire
+from headwater.pipeline import kinds, operator, query, session, source, weights, wire
+from headwater.pipeline.plain import query as plain_query
+from headwater.pipeline.plain import tables as plain_tables
+from headwater.pipeline.plain.moment import At
 from headwater.pipeline.topics import Positions, Topics
 from headwater.position import Position
 
@@ -35,8 +38,12 @@ def batch(
     view: str,
     upto: Position | None = None,
     without: Collection[Place] = (),
+    *,
+    plain: At | None = None,
 ) -> DataFrame:
     """The rows of a view over the log up to a position (None: all that it holds now), but for the records that are named.
+
+    With ``plain`` they are computed by Spark's plain operators, at that moment of the view.
 
     Of a topic or partition that the position does not name nothing is read. A view among its inputs is read from its topic if the position
     names that, and otherwise made in batch too. UsageError when the log does not reach so far.
@@ -46,7 +53,7 @@ def batch(
         raise UsageError(f"unknown view {view!r}", expected=", ".join(graph.views))
     spark = session.start(settings, import_folder=app.folder)
     left_out = spark.createDataFrame([*without], source.PLACE) if without else None
-    making = _Making(spark, settings, graph, upto, left_out)
+    making = _Making(spark, settings, graph, upto, left_out=left_out, plain=plain)
     if upto is not None:
         making.check(graph.views[view], upto)
     return making.answer(graph.views[view])
@@ -82,19 +89,25 @@ class _Making:
         settings: Settings,
         graph: Graph,
         upto: Position | None,
-        left_out: DataFrame | None,
+        *,
+        left_out: DataFrame | None = None,
+        plain: At | None = None,
     ) -> None:
         self._spark = spark
         self._settings = settings
         self._graph = graph
         self._upto = upto
         self._left_out = left_out
+        self._plain = plain
 
     def answer(self, view: View) -> DataFrame:
         """The rows that a reader of the view would see: without columns of ours, and without what is gone."""
         streams = self._graph.inputs(view)
         inputs = {parameter: self._input(stream) for parameter, stream in streams.items()}
-        made = weights.carried(f"view {view.name!r}", query.build(self._spark, view, inputs, streams))
+        if self._plain is None:
+            made = weights.carried(f"view {view.name!r}", query.build(self._spark, view, inputs, streams))
+        else:
+            made = plain_query.build(self._spark, view, inputs, streams, self._plain)
         wire.check(made, view)
         if wire.GONE in made.columns:
             made = made.where(~F.coalesce(F.col(wire.GONE), F.lit(False)))
@@ -104,15 +117,23 @@ class _Making:
 
     def _input(self, stream: Stream) -> DataFrame:
         if stream.view:
-            made = self.answer(self._graph.views[stream.name])
+            view = self._graph.views[stream.name]
             if self._upto is None or stream.topic not in self._upto.offsets:
-                return made.withColumn(wire.WEIGHT, F.lit(1)) if stream.table else made
-            fields = kinds.columns_of(made.schema)
-            stream = msgspec.structs.replace(stream, fields=fields)
+                made = self.answer(view)
+                weighs = stream.table and self._plain is None
+                return made.withColumn(wire.WEIGHT, F.lit(1)) if weighs else made
+            # Its rows are those of its topic: only their types are asked for.
+            made = _Making(self._spark, self._settings, self._graph, self._upto).answer(view)
+            stream = msgspec.structs.replace(stream, fields=kinds.columns_of(made.schema))
         ends = None if self._upto is None else _ends(self._settings, self._graph, stream, self._upto)
-        return source.batch(
-            self._spark, self._settings.access, stream, self._graph, ends=ends, without=self._left_out
-        )
+        site = operator.Site(1, lambda: self._spark.range(0).toDF("offset"))
+        with operator.building(site):
+            rows = source.batch(
+                self._spark, self._settings.access, stream, self._graph, ends=ends, without=self._left_out
+            )
+        if self._plain is None or not stream.table:
+            return rows
+        return plain_tables.final(rows, site.tables[-1].changes)
 
     def check(self, view: View, upto: Position) -> None:
         """Refuses a position that has nothing to do with a view."""

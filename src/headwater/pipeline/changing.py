@@ -14,9 +14,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from headwater.errors import UsageError
 from headwater.graph import View
-from headwater.pipeline import catalyst, weights
+from headwater.pipeline import catalyst, refusals, weights
 from headwater.pipeline.operator import FILE
 from headwater.pipeline.wire import GONE, UNTIL, WEIGHT, is_window
 
@@ -34,10 +33,7 @@ def followed(rows: DataFrame, view: View) -> DataFrame:
     """
     rows = weights.carried(f"view {view.name!r}", rows)
     if view.append and WEIGHT in rows.columns:
-        raise UsageError(
-            f"view {view.name!r} appends, and rows of a table are taken out again when they change",
-            hint="leave out append=True",
-        )
+        raise refusals.APPENDS.error(view=f"view {view.name!r}")
     plan = catalyst.plan(rows)
     if not _may_change(plan):
         return rows
@@ -89,11 +85,7 @@ def _check_key(plan: Any, view: View) -> None:
     wanted = {_number(each): each.name() for each in catalyst.items(plan.output()) if each.name() in view.key}
     aggregated = _aggregated(plan, wanted)
     if aggregated:
-        raise UsageError(
-            f"view {view.name!r}: key column {aggregated[0]!r} comes from an aggregate, and a row whose key changes would stay under its old one",
-            expected="a key of columns that rows are grouped by",
-            hint="use hw.group, whose rows are taken out when they change",
-        )
+        raise refusals.AGGREGATED_KEY.error(view=f"view {view.name!r}", column=repr(aggregated[0]))
 
 
 def _aggregated(node: Any, wanted: dict[int, str]) -> list[str]:
@@ -139,11 +131,7 @@ def _check(node: Any, view: View) -> None:
         return
     for child in catalyst.items(node.children()):
         if _takes_back(child):
-            raise UsageError(
-                f"view {view.name!r} goes on with {node.nodeName()} behind rows that may still change",
-                expected="select, filter, or nothing behind sessions and sliding windows",
-                hint="publish them as a view of their own",
-            )
+            raise refusals.MAY_CHANGE.error(view=f"view {view.name!r}", kind=node.nodeName())
 
 
 def _takes_back(node: Any) -> bool:

@@ -26,7 +26,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.errors import MachineError, UsageError
 from headwater.late import duration_us
-from headwater.pipeline import blocks, weights, wire
+from headwater.pipeline import blocks, refusals, weights, wire
 from headwater.pipeline.delta import alone
 from headwater.pipeline.layout import PLAIN
 from headwater.pipeline.plan import observations
@@ -315,10 +315,7 @@ def run(logic: Logic, frame: DataFrame) -> DataFrame:
     """Applies an operator to a DataFrame, streaming or not."""
     frame = weights.carried(logic.kind, frame)
     if wire.WEIGHT in frame.columns and not logic.weighs:
-        raise UsageError(
-            f"{logic.kind} takes every row for one that stays, and those of a table are taken out again when they change",
-            hint="hw.group counts and sums rows of tables",
-        )
+        raise refusals.TAKES_STAYING.error(kind=logic.kind)
     missing = [name for name in logic.key if name not in frame.columns]
     if missing or not logic.key:
         got = ", ".join(logic.key) or "no key"

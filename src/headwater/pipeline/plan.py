@@ -11,9 +11,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.classic.column import Column as ClassicColumn
 
-from headwater.errors import UsageError
 from headwater.graph import Graph, View
-from headwater.pipeline import catalyst
+from headwater.pipeline import catalyst, refusals
 from headwater.pipeline.wire import VERSION
 
 __all__ = [
@@ -77,21 +76,13 @@ def check_tables(rows: DataFrame, view: View) -> None:
     """Refuses a table that is used twice: each use would be read at positions of its own, and both would share one state."""
     names = observations(rows)
     if any(names.count(name) > 1 for name in names if name.startswith("state current")):
-        raise UsageError(
-            f"view {view.name!r} uses a table twice",
-            expected="a parameter for each use",
-            hint='like inputs={"users": "users", "managers": "users"}',
-        )
+        raise refusals.TABLE_TWICE.error(view=f"view {view.name!r}")
 
 
 def check_duplicates(rows: DataFrame, view: View) -> None:
     """Refuses what goes by the delay of Spark's own watermark, which is none of the view's: it would keep what it has seen for ever."""
     if catalyst.find(catalyst.plan(rows), {"DeduplicateWithinWatermark"}):
-        raise UsageError(
-            f"view {view.name!r} uses dropDuplicatesWithinWatermark",
-            expected="a time within which duplicates come",
-            hint='like hw.distinct(rows, ["id"], time="at", within="1 hour")',
-        )
+        raise refusals.WITHIN_WATERMARK.error(view=f"view {view.name!r}")
 
 
 def check_windows(rows: DataFrame, view: View) -> None:
@@ -103,10 +94,8 @@ def check_windows(rows: DataFrame, view: View) -> None:
             times = catalyst.within(each, lambda part: part.nodeName() == "PreciseTimestampConversion")
             for cast in (part for time in times for part in catalyst.items(time.children())):
                 if cast.nodeName() == "Cast" and cast.child().dataType().typeName() == "string":
-                    raise UsageError(
-                        f"view {view.name!r} has a window over text",
-                        got=f"{cast.child().sql()}, a string",
-                        expected="a timestamp: the event time of its stream",
+                    raise refusals.TEXT_WINDOW.error(
+                        got=f"{cast.child().sql()}, a string", view=f"view {view.name!r}"
                     )
 
 
@@ -195,11 +184,7 @@ def versioned(rows: DataFrame, view: View, graph: Graph) -> DataFrame:
             return node, next(
                 attribute for attribute in catalyst.items(node.output()) if attribute.name() == "offset"
             )
-        raise UsageError(
-            f"view {view.name!r} cannot run in real time: it uses {kind}",
-            expected="a projection or one groupBy of one stream",
-            hint="leave out latency='realtime'",
-        )
+        raise refusals.REALTIME_STEP.error(view=f"view {view.name!r}", kind=kind)
 
     plan, version = walk(catalyst.plan(rows))
     if version.name() != VERSION:
@@ -261,11 +246,8 @@ def _at(expressions: Any, places: set[Any]) -> list[Any]:
 def _check_projection(view: View, graph: Graph) -> None:
     for stream in graph.inputs(view).values():
         if stream.pattern is not None or not set(stream.key) <= set(view.key):
-            raise UsageError(
-                f"view {view.name!r} cannot run in real time: rows of one key may come from several partitions",
-                got=f"key {', '.join(view.key)}",
-                expected=f"a key with {', '.join(stream.key)} in it, over one topic",
-                hint="or leave out latency='realtime'",
+            raise refusals.REALTIME_KEY.error(
+                got=f"key {', '.join(view.key)}", view=f"view {view.name!r}", key=", ".join(stream.key)
             )
 
 

@@ -11,7 +11,7 @@ from headwater.errors import UsageError
 from headwater.graph import Graph, View
 from headwater.late import duration_us
 from headwater.pace import batch_records
-from headwater.pipeline import catalyst, changing, kinds, operator, plan, query, source, stage, wire
+from headwater.pipeline import catalyst, changing, kinds, operator, plan, query, refusals, source, stage, wire
 from headwater.pipeline.definition import define
 from headwater.pipeline.engine import Prepared
 from headwater.pipeline.operator import Site
@@ -45,10 +45,7 @@ def prepare(
     records = plans.records(view, skips)
     frame, site = plans.build(view, records)
     if view.latency == "realtime" and site.timed:
-        raise UsageError(
-            f"view {view.name!r} cannot run in real time: it uses {next(iter(site.timed))[:-1]}",
-            hint="leave out latency='realtime'",
-        )
+        raise refusals.REALTIME_OPERATOR.error(view=f"view {view.name!r}", kind=next(iter(site.timed))[:-1])
     judge, realtime = None, view.latency == "realtime"
     judged = plan.keeps_time(frame) or "watermark" in site.timed.values()
     if judged:

@@ -12,12 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from headwater import operators, sql
 from headwater.errors import UsageError
 from headwater.graph import Stream, View
-from headwater.pipeline import algebra, travel
+from headwater.pipeline import algebra, refusals, travel
 from headwater.pipeline.plan import watermarks
 from headwater.pipeline.wire import WEIGHT
 
 __all__ = ["build", "first_line"]
 
+SUBQUERY = "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY"
+"""What Spark calls a subquery in an expression of a stream."""
 KEYS = {"device", "key", "on"}
 """Arguments of operators that name columns; ``on`` may say LEFT = RIGHT."""
 
@@ -29,15 +31,15 @@ def build(
     try:
         rows = _apply(spark, view, inputs, streams)
     except PySparkException as error:
+        if error.getCondition() == SUBQUERY and any(each.table for each in streams.values()):
+            raise refusals.SUBQUERY.error(view=f"view {view.name!r}") from error
         raise UsageError(f"view {view.name!r}: {first_line(error)}") from error
     if not isinstance(rows, DataFrame):
         raise UsageError(f"view {view.name!r} returns no DataFrame", got=type(rows).__name__)
     if not any(frame.isStreaming for frame in inputs.values()):
         return rows
     if not rows.isStreaming:
-        raise UsageError(
-            f"view {view.name!r} does not use its inputs", hint="its rows must come from its streams"
-        )
+        raise refusals.NO_INPUTS.error(view=f"view {view.name!r}")
     _check_watermarks(view, rows)
     return rows
 
@@ -90,10 +92,7 @@ def _check_watermarks(view: View, rows: DataFrame) -> None:
     """Each reading of a stream declares event time once; more than that comes from the view itself."""
     relations = rows._jdf.queryExecution().analyzed().collectLeaves().size()  # noqa: SLF001
     if watermarks(rows) > relations:
-        raise UsageError(
-            f"view {view.name!r} sets a watermark of its own",
-            hint="say how late records may come where the stream is declared: delay=",
-        )
+        raise refusals.OWN_WATERMARK.error(view=f"view {view.name!r}")
 
 
 def first_line(error: BaseException) -> str:

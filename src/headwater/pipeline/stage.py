@@ -3,9 +3,8 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from headwater.errors import UsageError
 from headwater.graph import View
-from headwater.pipeline import changing, operator, plan, wire, writing
+from headwater.pipeline import changing, operator, plan, refusals, wire, writing
 from headwater.pipeline.differing import NO_ROWS, ORDER, PUBLISH, Appending, Differing
 from headwater.pipeline.forget import Forgetting
 from headwater.pipeline.layout import (
@@ -45,11 +44,7 @@ def staged(rows: DataFrame, view: View, site: Site, *, judged: bool, in_groups: 
     if view.emit == "ready":
         until = changing.until_expression(rows.schema, view.key)
         if until is None or not judged:
-            raise UsageError(
-                f"view {view.name!r} has no rows that become complete",
-                expected="a window over event time in its key, for emit='ready'",
-                hint="group by F.window(...), or leave out emit='ready'",
-            )
+            raise refusals.NEVER_COMPLETE.error(view=f"view {view.name!r}")
         columns.append(F.expr(until).alias("_until"))
     keyed = rows.select(*columns)
     return operator.shell(PUBLISH, logic, _placed(keyed, site, logic), NO_ROWS)

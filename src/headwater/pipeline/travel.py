@@ -16,7 +16,7 @@ from pyspark.sql.types import TimestampType
 from headwater import sql
 from headwater.errors import UsageError
 from headwater.graph import Stream
-from headwater.pipeline import catalyst
+from headwater.pipeline import catalyst, refusals
 from headwater.pipeline.columns import Names
 from headwater.pipeline.wire import WEIGHT
 
@@ -65,11 +65,7 @@ class _Reading:
         self._tables = tables
 
     def misplaced(self, table: str) -> UsageError:
-        return UsageError(
-            f"{self._what}: AS OF belongs to the right side of a JOIN with ON, and not into WITH",
-            got=table,
-            expected=sql.AS_OF,
-        )
+        return refusals.AS_OF_PLACE.error(got=table, view=self._what)
 
     def walk(self, node: Any) -> Any:
         if node.nodeName() == "Join" and (found := self._travel(node.right())) is not None:
@@ -109,8 +105,8 @@ class _Reading:
         name = found.table
         if name not in self._inputs or not self._tables[name].table:
             known = ", ".join(each for each, stream in self._tables.items() if stream.table)
-            raise UsageError(
-                f"{self._what}: AS OF takes a table", got=name, expected=known or "one of the application"
+            raise refusals.AS_OF_TABLE.error(
+                got=name, view=self._what, tables=known or "one of the application"
             )
         table = self._inputs[name]
         past = Past(table, self._valid(name, table), Names(table.columns).new("version"))
@@ -126,11 +122,7 @@ class _Reading:
             return times[0]
         if spec.time and not times:
             return spec.time
-        raise UsageError(
-            f"{self._what}: table {name!r} does not say from when a row holds",
-            expected="one timestamp in its key, or time= where it is declared",
-            hint=f"or FROM enrich(stream, {name}, on => '…', as_of => '…', valid => '…')",
-        )
+        raise refusals.NO_VALID_TIME.error(view=self._what, table=repr(name), name=name)
 
     def _seq(self, found: list[Any]) -> Any:
         return catalyst.seq(next(iter(self._inputs.values())), found)

@@ -9,12 +9,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from headwater.errors import UsageError
-from headwater.pipeline import catalyst
+from headwater.pipeline import catalyst, refusals
 from headwater.pipeline.blocks import BLOCK
 from headwater.pipeline.wire import GONE, WEIGHT
 
-__all__ = ["INTO", "VALID", "carried", "check_settled", "is_ours", "passing", "weighted"]
+__all__ = ["INTO", "carried", "check_settled", "is_ours", "passing", "weighted"]
 
 THROUGH = {
     "CollectMetrics",
@@ -50,7 +49,6 @@ CLOCKS = {
 """Expressions that Spark calls deterministic, and that say something else in each batch."""
 WORDS = ("current_", "localtimestamp", "now()", "curdate")
 """What their text has."""
-VALID = "hw.valid(rows, since=..., until=...) has the rows that are valid now"
 SHOWN = {"Aggregate": "groupBy", "Deduplicate": "distinct", "Distinct": "distinct", "Join": "join"}
 
 
@@ -66,10 +64,7 @@ def carried(what: str, rows: DataFrame) -> DataFrame:
 def check_settled(what: str, rows: DataFrame) -> None:
     """Refuses rows of a stream that come again whenever they change: beside rows of tables each would count as one more."""
     if rows.isStreaming and _comes_again(catalyst.plan(rows)):
-        raise UsageError(
-            f"{what} takes rows that come again whenever they change, from groupBy or from windows",
-            hint="publish them as a view of their own and read that, or use hw.group",
-        )
+        raise refusals.COMES_AGAIN.error(view=what)
 
 
 def _comes_again(node: Any) -> bool:
@@ -96,17 +91,11 @@ def _walk(what: str, rows: DataFrame, node: Any) -> tuple[Any, Any]:
     if kind == "Union":
         return _union(what, rows, node, walked)
     if kind not in THROUGH and kind != "Project":
-        raise UsageError(
-            f"{what} goes on with {SHOWN.get(kind, kind)} behind a table, whose rows are taken out again when they change",
-            expected="select, filter, union, explode, or an operator that knows such rows",
-            hint=f"{INSTEAD.get(kind, 'hw.group or hw.join')} does it",
+        raise refusals.BEHIND_TABLE.error(
+            view=what, kind=SHOWN.get(kind, kind), operator=INSTEAD.get(kind, "hw.group or hw.join")
         )
     if found := passing(node):
-        raise UsageError(
-            f"{what} has an expression that is another one each time, and a row of a table goes out as it came in",
-            got=found,
-            hint=VALID,
-        )
+        raise refusals.CLOCK.error(got=found, view=what)
     ((child, weight),) = walked
     if kind == "Project":
         given = _weight(node)

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 
 from headwater.errors import UsageError
 from headwater.graph import View
+from headwater.pipeline import refusals
 
 __all__ = [
     "GONE",
@@ -90,20 +91,15 @@ def check(rows: DataFrame, view: View) -> None:
     kinds = {field.name: field.dataType for field in rows.schema.fields}
     twice = {name for name in rows.columns if rows.columns.count(name) > 1}
     if twice:
-        raise UsageError(
-            f"view {view.name!r} has two columns named {', '.join(sorted(twice))!r}",
-            hint="rename one with alias()",
-        )
+        raise refusals.TWO_COLUMNS.error(view=f"view {view.name!r}", column=repr(", ".join(sorted(twice))))
     for name in view.key:
         if name not in kinds:
-            raise UsageError(
-                f"view {view.name!r}: key column {name!r} is not in its output", got=", ".join(kinds)
+            raise refusals.NO_KEY_COLUMN.error(
+                got=", ".join(kinds), view=f"view {view.name!r}", column=repr(name)
             )
         if not isinstance(kinds[name], KEYS) and not is_window(kinds[name]):
-            raise UsageError(
-                f"view {view.name!r}: key column {name!r} has no exact text",
-                got=kinds[name].simpleString(),
-                expected="text, whole numbers, decimals, booleans, dates, timestamps or a window",
+            raise refusals.NO_EXACT_KEY.error(
+                got=kinds[name].simpleString(), view=f"view {view.name!r}", column=repr(name)
             )
 
 

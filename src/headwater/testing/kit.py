@@ -213,11 +213,14 @@ class Views:
         frame = batch(self._app, self._settings, view, Position(found.inputs), left_out.all())
         return self._shown(spec, [msgspec.json.decode(value) for _, value in records(frame, spec)])
 
-    def check(self, view: str) -> None:
-        """Raises AssertionError with the first difference unless the view equals its batch, as ``headwater view check`` does."""
+    def check(self, view: str, *, plain: bool = False) -> None:
+        """Raises AssertionError with the first difference unless the view equals its batch, as ``headwater view check`` does.
+
+        With ``plain`` the batch is computed by Spark's plain operators, none of Headwater's.
+        """
         self._view(view)
         self._look()
-        found = check.check(self._app, self._settings, view)
+        found = check.check(self._app, self._settings, view, plain=plain)
         if found.first is not None:
             raise AssertionError(str(found))
 
