@@ -1,6 +1,6 @@
 """Programs in SQL with several joins, with views that read views, and such as may be refused."""
 
-from pipeline.differential.programs import KEYS, SAME, TEXT_OF, Draw, Program, grouped, joined, named, queried
+from pipeline.differential.programs import KEYS, SAME, TEXT_OF, Draw, Program, grouped, joined, named
 
 __all__ = ["chained"]
 
@@ -24,7 +24,9 @@ def _several(draw: Draw) -> tuple[str, dict[str, str], list[str]]:
         if not more:
             break
         near, x, new, y = draw.choose.choice(more)
-        text += f" {draw.choose.choice(HOWS)} {new} {aliases[new]} ON {aliases[near]}.{x} = {aliases[new]}.{y}"
+        text += (
+            f" {draw.choose.choice(HOWS)} {new} {aliases[new]} ON {aliases[near]}.{x} = {aliases[new]}.{y}"
+        )
         there.append(new)
     columns: dict[str, str] = {}
     for name in there:

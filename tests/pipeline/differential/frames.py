@@ -62,7 +62,9 @@ def _shown(draw: Draw, made: Made, kind: str) -> Program:
     """The rows with their keys and a few expressions."""
     listed = [*made.keys, *draw.shown(made.columns)]
     where = draw.condition(made.columns) if draw.choose.random() < 0.4 else ""
-    code = made.code + (f".where({where!r})" if where else "") + f".selectExpr({', '.join(map(repr, listed))})"
+    code = (
+        made.code + (f".where({where!r})" if where else "") + f".selectExpr({', '.join(map(repr, listed))})"
+    )
     sql = f"SELECT {', '.join(listed)} FROM ({made.sql})" + (f" WHERE {where}" if where else "")
     return Program(sql, made.keys, kind, code=code, inputs=made.inputs)
 
@@ -129,7 +131,10 @@ def _group_of_group(draw: Draw) -> Program:
     code = f"hw.group({inner.code}, 's0', n=hw.count_of(), known=hw.count_of('g0'))"
     sql = f"SELECT s0, count(*) AS n, count(g0) AS known FROM ({inner.sql}) GROUP BY s0"
     made = Program(sql, ("s0",), "hw.group of hw.group", code=code, inputs=inner.inputs)
-    if any(word in inner.code.rsplit("selectExpr", 1)[1] for word in ("s0=hw.min", "s0=hw.max", "s0=hw.avg", "s0=hw.average")):
+    if any(
+        word in inner.code.rsplit("selectExpr", 1)[1]
+        for word in ("s0=hw.min", "s0=hw.max", "s0=hw.avg", "s0=hw.average")
+    ):
         text = "CAST(s0 AS STRING) AS t"  # what is no exact text by itself in a view's key
         code = f"hw.group({inner.code}.selectExpr({text!r}, 'g0'), 't', n=hw.count_of(), known=hw.count_of('g0'))"
         sql = f"SELECT t, count(*) AS n, count(g0) AS known FROM (SELECT {text}, g0 FROM ({inner.sql})) GROUP BY t"

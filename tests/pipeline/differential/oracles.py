@@ -18,6 +18,7 @@ from pipeline.differential.values import STREAMS, TABLES
 __all__ = ["Batch", "Record", "expected", "plain_spark", "rows_in_time", "tables"]
 
 EVER = -(1 << 60)
+MINUTE_US = 60_000_000
 CHEAP = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
@@ -50,7 +51,9 @@ class Batch(NamedTuple):
 
 
 def micros(at: datetime | None) -> int | None:
-    return None if at is None else round((at - datetime.fromtimestamp(0, at.tzinfo)) / timedelta(microseconds=1))
+    return (
+        None if at is None else round((at - datetime.fromtimestamp(0, at.tzinfo)) / timedelta(microseconds=1))
+    )
 
 
 def rows_in_time(program: Program, batches: Sequence[Batch]) -> dict[str, list[hw.Event]]:
@@ -58,7 +61,7 @@ def rows_in_time(program: Program, batches: Sequence[Batch]) -> dict[str, list[h
     found: dict[str, list[hw.Event]] = {name: [] for name in STREAMS}
     for batch in batches:
         for record in batch.records:
-            if record.topic in found and record.row and not batch.late(record, program.correct * 60_000_000):
+            if record.topic in found and record.row and not batch.late(record, program.correct * MINUTE_US):
                 found[record.topic].append(record.row)
     return found
 
@@ -115,48 +118,65 @@ class Answer:
 
     def __init__(self, event: Any) -> None:
         self.event = event
-        self.out = False
+        self.at = micros(event.at)
+        self.out = event.item is None or self.at is None
+        self.lone = self.out
         self.met: Any = None
 
 
-def _as_of(program: Program, batches: Sequence[Batch]) -> list[dict[str, Any]]:
-    told = dict(program.options)
-    minute = 60_000_000
-    horizon, hold, correct = program.correct * minute, told["hold"] * minute, told["correct"] * minute
-    rates: dict[tuple[Any, ...], Any] = {}
-    answers: list[Answer] = []
+class AsOf:
+    """Clicks beside the rates that held at their time, batch by batch."""
 
-    def met(event: Any) -> Any:
-        held = [each for each in rates.values() if each.land == event.item and each.since <= event.at]
-        return max(held, key=lambda each: each.since, default=None)
+    def __init__(self, program: Program) -> None:
+        told = dict(program.options)
+        self.missing, self.hold = told["missing"], told["hold"] * MINUTE_US
+        self.horizon = program.correct * MINUTE_US
+        self.lag = max(self.horizon, told["correct"] * MINUTE_US, self.hold)
+        self.rates: dict[tuple[Any, ...], Any] = {}
+        self.answers: list[Answer] = []
 
-    for batch in batches:
-        now = EVER if batch.watermark is None else batch.watermark
+    def take(self, batch: Batch) -> None:
+        """All changes of rates, all clicks that are in time, and what that does to clicks that are known."""
         for record in batch.records:
             if record.topic == "rates":
-                rates.pop(record.key, None)
+                self.rates.pop(record.key, None)
                 if record.row is not None:
-                    rates[record.key] = record.row
-            elif record.topic == "clicks" and not batch.late(record, horizon):
-                answers.append(Answer(record.row))
-        for each in answers:
-            event = each.event
-            if event.item is None or event.at is None:
-                each.out = True
-                continue
-            at = micros(event.at)
-            assert at is not None
-            if told["missing"] == "final":
-                if not each.out and at + hold < now:
-                    each.met, each.out = met(event), True
-            elif not each.out:
-                each.met = met(event)
-                each.out = not (told["missing"] == "wait" and each.met is None and at + hold >= now)
-            elif at >= now - max(horizon, correct, hold):
-                each.met = met(event)
-    shown = [each for each in answers if each.out and not (told["missing"] == "drop" and each.met is None)]
-    if told.get("grouped"):
-        return _by_percent(shown)
+                    self.rates[record.key] = record.row
+            elif record.topic == "clicks" and not batch.late(record, self.horizon):
+                self.answers.append(Answer(record.row))
+        now = EVER if batch.watermark is None else batch.watermark
+        for each in self.answers:
+            if not each.lone:
+                self._answer(each, now)
+
+    def _answer(self, each: Answer, now: int) -> None:
+        waits = each.at + self.hold >= now
+        if self.missing == "final":
+            if not each.out and not waits:
+                each.met, each.out = self._met(each.event), True
+        elif not each.out:
+            each.met = self._met(each.event)
+            each.out = not (self.missing == "wait" and each.met is None and waits)
+        elif each.at >= now - self.lag:
+            each.met = self._met(each.event)
+
+    def _met(self, event: Any) -> Any:
+        held = [each for each in self.rates.values() if each.land == event.item and each.since <= event.at]
+        return max(held, key=lambda each: each.since, default=None)
+
+    def shown(self) -> list[Answer]:
+        """Those that are out."""
+        return [
+            each for each in self.answers if each.out and not (self.missing == "drop" and each.met is None)
+        ]
+
+
+def _as_of(program: Program, batches: Sequence[Batch]) -> list[dict[str, Any]]:
+    work = AsOf(program)
+    for batch in batches:
+        work.take(batch)
+    if dict(program.options).get("grouped"):
+        return _by_percent(work.shown())
     return [
         {
             "id": each.event.id,
@@ -165,7 +185,7 @@ def _as_of(program: Program, batches: Sequence[Batch]) -> list[dict[str, Any]]:
             "percent": each.met.percent if each.met else None,
             "since": wire(each.met.since) if each.met else None,
         }
-        for each in shown
+        for each in work.shown()
     ]
 
 
@@ -193,7 +213,7 @@ def _unmatched(program: Program, batches: Sequence[Batch]) -> list[dict[str, Any
         near = [hit for hit in seen["hits"] if hit.who == click.user and hit.seen_at is not None]
         if any(click.at - before <= hit.seen_at <= click.at + after for hit in near):
             return False
-        return bool(micros(click.at + after) < passed - program.correct * 60_000_000)
+        return bool(micros(click.at + after) < passed - program.correct * MINUTE_US)
 
     return [{"id": each.id, "user": each.user, "at": wire(each.at)} for each in seen["clicks"] if alone(each)]
 

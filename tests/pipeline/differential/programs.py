@@ -3,7 +3,20 @@
 import random
 from typing import Any, NamedTuple
 
-__all__ = ["COLUMNS", "FIXED", "KEYS", "SAME", "TABLES", "TEXT_OF", "Draw", "Program", "grouped", "joined", "named", "queried"]
+__all__ = [
+    "COLUMNS",
+    "FIXED",
+    "KEYS",
+    "SAME",
+    "TABLES",
+    "TEXT_OF",
+    "Draw",
+    "Program",
+    "grouped",
+    "joined",
+    "named",
+    "queried",
+]
 
 COLUMNS = {
     "users": {
@@ -189,9 +202,7 @@ def named(keys: list[str]) -> tuple[str, ...]:
 def _join(draw: Draw) -> Program:
     found = joined(draw)
     listed = ", ".join([*found.keys, *draw.shown(found.columns)])
-    return Program(
-        f"SELECT {listed} FROM {found.text}{draw.where(found.columns)}", named(found.keys), "join"
-    )
+    return Program(f"SELECT {listed} FROM {found.text}{draw.where(found.columns)}", named(found.keys), "join")
 
 
 def _by(draw: Draw, columns: dict[str, str]) -> tuple[list[str], list[str], tuple[str, ...]]:

@@ -224,7 +224,9 @@ def compared(
 
 def _blamed(views: dict[str, Program], error: HeadwaterError) -> Program | None:
     """The program that an error names."""
-    return next((each for name, each in views.items() if f"'{name}'" in str(error) or f"'{name}." in str(error)), None)
+    return next(
+        (each for name, each in views.items() if f"'{name}'" in str(error) or f"'{name}." in str(error)), None
+    )
 
 
 def text(row: dict[str, Any]) -> str:

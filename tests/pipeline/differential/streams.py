@@ -38,7 +38,10 @@ def _window(draw: Draw) -> Program:
     code, inputs = "", ()
     if draw.choose.random() < 0.5 and not condition:
         told = ", ".join(f"F.expr({each!r}).alias('s{n}')" for n, each in enumerate(aggregates))
-        code, inputs = f"clicks.groupBy({by!r}, F.window('at', '{size} minutes'{hop})).agg({told})", ("clicks",)
+        code, inputs = (
+            f"clicks.groupBy({by!r}, F.window('at', '{size} minutes'{hop})).agg({told})",
+            ("clicks",),
+        )
     return Program(sql, (by, "window"), "window", code=code, inputs=inputs, correct=_late(draw))
 
 
@@ -105,7 +108,9 @@ def _bound(draw: Draw) -> tuple[int, int]:
 def _matched(draw: Draw) -> tuple[str, str, str]:
     before, after = _bound(draw)
     how = draw.choose.choice(HOWS)
-    bounds = (f", before='{before} minutes'" if before else "") + (f", after='{after} minutes'" if after else "")
+    bounds = (f", before='{before} minutes'" if before else "") + (
+        f", after='{after} minutes'" if after else ""
+    )
     code = f"hw.match(clicks, hits, on={{'user': 'who'}}, time=('at', 'seen_at'){bounds}, how={how!r})"
     near = f"user = who AND seen_at >= at - INTERVAL {before} MINUTES AND seen_at <= at + INTERVAL {after} MINUTES"
     return code, f"clicks {how.upper()} JOIN hits ON {near}", how
@@ -129,7 +134,9 @@ def _match_groups(draw: Draw) -> Program:
 
 def _unmatched(draw: Draw) -> Program:
     (before, after), late = _bound(draw), _late(draw)
-    bounds = (f", before='{before} minutes'" if before else "") + (f", after='{after} minutes'" if after else "")
+    bounds = (f", before='{before} minutes'" if before else "") + (
+        f", after='{after} minutes'" if after else ""
+    )
     code = f"hw.unmatched(clicks, hits, on={{'user': 'who'}}, time=('at', 'seen_at'){bounds}).select('id', 'user', 'at')"
     options = (("before", before), ("after", after))
     return Program("", ("id",), "hw.unmatched", code=code, inputs=("clicks", "hits"), correct=late, oracle="unmatched", options=options)  # fmt: skip

@@ -8,7 +8,20 @@ from typing import Any
 
 import headwater as hw
 
-__all__ = ["BEGIN", "STREAMS", "TABLES", "Click", "Hit", "Inner", "Land", "Order", "Rate", "User", "event", "row"]
+__all__ = [
+    "BEGIN",
+    "STREAMS",
+    "TABLES",
+    "Click",
+    "Hit",
+    "Inner",
+    "Land",
+    "Order",
+    "Rate",
+    "User",
+    "event",
+    "row",
+]
 
 
 class Inner(hw.Event):
