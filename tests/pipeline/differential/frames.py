@@ -146,7 +146,7 @@ def _newest(draw: Draw) -> Program:
     """The newest rows of each group, by a key that no two rows have."""
     made = _table(draw, "users", "t")
     by = draw.choose.choice(["t_land", "t_name", "t_active", "t_born"])
-    shown = draw.choose.choice(["t_name", "t_age", "t_id", "t_score"])
+    shown = draw.choose.choice(["t_name", "t_age", "t_id", "t_active"])
     limit = draw.choose.choice([1, 2, 3])
     code = f"hw.group({made.code}, {by!r}, rows=hw.newest_of({shown!r}, order='t_id', limit={limit}), n=hw.count_of())"
     sql = (

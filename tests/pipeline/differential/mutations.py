@@ -48,7 +48,7 @@ ABOUT = {
     "joined": "JOIN.* JOIN|hw.join|JOIN .SELECT|clicks|view",
     "routed": "JOIN|hw.join",
     "grouped": "GROUP BY|hw.group",
-    "exact": "sum|avg|count",
+    "exact": r"sum\(|sum_of|avg\(|average_of",
     "orderly": "min|max",
 }
 MUTATIONS = {
