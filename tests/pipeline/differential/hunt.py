@@ -29,7 +29,7 @@ from servers import BrokerProcess  # noqa: E402
 
 FOUND = HERE / "found.json"
 PROGRAMS = 500
-AT_ONCE = 4
+AT_ONCE = 3
 STREAMING = {"window|hw.s|hw.match"}
 CRASH = "An error occurred while calling"
 """What a view says that a Python worker has ended: that is no wrong row."""
