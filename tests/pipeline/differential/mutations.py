@@ -109,7 +109,7 @@ MUTATIONS = {
         "orderly", "_ordered", "np.where(bits < 0, ~bits, bits ^ np.int64(-1 << 63))", "(bits ^ np.int64(-1 << 63))"
     ),
     "an event exactly a gap later begins a session": Mutation(
-        "sessions", "Sessions._runs", "> self.gap_us)", ">= self.gap_us)"
+        "sessions", "_joined", "each.first - before.last > gap_us", "each.first - before.last >= gap_us"
     ),
     "a session that became part of another stays": Mutation(
         "sessions", "Sessions.apply", "if each.first not in firsts)", "if False)"
