@@ -1,9 +1,22 @@
 """Programs: queries over the tables, drawn from a seed. What Spark's own SQL says of the tables is what the view must say."""
 
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["FIXED", "Program", "program"]
+__all__ = [
+    "COLUMNS",
+    "FIXED",
+    "KEYS",
+    "SAME",
+    "TABLES",
+    "TEXT_OF",
+    "Draw",
+    "Program",
+    "grouped",
+    "joined",
+    "named",
+    "queried",
+]
 
 COLUMNS = {
     "users": {
@@ -14,9 +27,11 @@ COLUMNS = {
         "code": "text", "user": "whole", "item": "text", "cents": "whole", "weight": "double", "price": "decimal", "due": "date", "at": "time", "paid": "bool",
     },
     "lands": {"land": "text", "part": "whole", "name": "text", "rate": "double"},
+    "clicks": {"id": "whole", "user": "whole", "item": "text", "n": "whole", "w": "double", "at": "time"},
 }  # fmt: skip
-KEYS = {"users": ["id"], "orders": ["code"], "lands": ["land", "part"]}
-SAME = [("users", "id", "orders", "user"), ("users", "land", "lands", "land"), ("users", "name", "orders", "item"), ("users", "score", "orders", "weight"), ("users", "balance", "orders", "price"), ("users", "born", "orders", "due"), ("users", "seen", "orders", "at"), ("orders", "item", "lands", "name"), ("lands", "rate", "orders", "weight"), ("lands", "part", "orders", "user")]  # fmt: skip
+TABLES = ("users", "orders", "lands")
+KEYS = {"users": ["id"], "orders": ["code"], "lands": ["land", "part"], "clicks": ["id"]}
+SAME = [("users", "id", "orders", "user"), ("users", "land", "lands", "land"), ("users", "name", "orders", "item"), ("users", "score", "orders", "weight"), ("users", "balance", "orders", "price"), ("users", "born", "orders", "due"), ("users", "seen", "orders", "at"), ("orders", "item", "lands", "name"), ("lands", "rate", "orders", "weight"), ("lands", "part", "orders", "user"), ("clicks", "user", "users", "id"), ("clicks", "item", "orders", "item")]  # fmt: skip
 """Columns of two tables that a join may compare."""
 TEXT_OF = {
     "double": "CAST({} AS STRING)",
@@ -28,11 +43,42 @@ TEXT_OF = {
 
 
 class Program(NamedTuple):
-    """A query, the columns that make the view's key, and what kind of query it is."""
+    """A query, the columns that make the view's key, and what kind of query it is.
+
+    ``sql`` is what Spark's own SQL is asked, and the view's query too unless ``code`` or ``query`` is given.
+    """
 
     sql: str
     key: tuple[str, ...]
     kind: str
+    code: str = ""
+    """The view in Python."""
+    query: str = ""
+    """The view in SQL, where Spark's own has no word for it."""
+    inputs: tuple[str, ...] = ()
+    """What the view in Python reads."""
+    below: "tuple[tuple[str, Program], ...]" = ()
+    """Views that it reads, by the names that it has for them; to Spark's SQL they are subqueries."""
+    correct: int = 0
+    """For how many minutes stragglers still count."""
+    oracle: str = "sql"
+    """Who is asked: SQL, or one of the oracles in plain Python."""
+    options: tuple[tuple[str, Any], ...] = ()
+    """What the oracle has to know."""
+    refusable: bool = False
+    """Whether it may be refused."""
+
+    @property
+    def text(self) -> str:
+        """The program as a reader wants to see it."""
+        below = [f"{name}: {each.text}; " for name, each in self.below]
+        return "".join(below) + (self.code or self.query or self.sql)
+
+    @property
+    def whole(self) -> str:
+        """What Spark's own SQL is asked."""
+        parts = ", ".join(f"{name} AS ({each.whole})" for name, each in self.below)
+        return f"WITH {parts} {self.sql}" if parts else self.sql
 
 
 class Draw:
@@ -108,16 +154,14 @@ class Draw:
         return [f"{each} AS s{n}" for n, each in enumerate(chosen)]
 
 
-def program(seed: int) -> Program:
-    """The query of a seed."""
-    choose = random.Random(seed)
-    draw = Draw(choose)
+def queried(draw: Draw) -> Program:
+    """A query of one view in SQL."""
     kinds = [_select, _join, _join, _group, _group, _group_of_join, _distinct, _union, _chain, _groups_of_groups, _join_of_groups, _explode]  # fmt: skip
-    return choose.choice(kinds)(draw)
+    return draw.choose.choice(kinds)(draw)
 
 
 def _select(draw: Draw) -> Program:
-    table = draw.choose.choice(list(COLUMNS))
+    table = draw.choose.choice(TABLES)
     columns = draw.columns(table)
     listed = ", ".join([*KEYS[table], *draw.shown(columns)])
     return Program(f"SELECT {listed} FROM {table}{draw.where(columns)}", tuple(KEYS[table]), "select")
@@ -129,7 +173,8 @@ class Joined(NamedTuple):
     keys: list[str]
 
 
-def _joined(draw: Draw) -> Joined:
+def joined(draw: Draw) -> Joined:
+    """A join of two tables of any kind."""
     left, one, right, two = draw.choose.choice(SAME)
     if draw.choose.random() < 0.5:
         left, one, right, two = right, two, left, one
@@ -149,16 +194,15 @@ def _joined(draw: Draw) -> Joined:
     )
 
 
-def _named(keys: list[str]) -> tuple[str, ...]:
+def named(keys: list[str]) -> tuple[str, ...]:
+    """What columns of a select are called."""
     return tuple(each.rsplit(" AS ", 1)[1] for each in keys)
 
 
 def _join(draw: Draw) -> Program:
-    found = _joined(draw)
+    found = joined(draw)
     listed = ", ".join([*found.keys, *draw.shown(found.columns)])
-    return Program(
-        f"SELECT {listed} FROM {found.text}{draw.where(found.columns)}", _named(found.keys), "join"
-    )
+    return Program(f"SELECT {listed} FROM {found.text}{draw.where(found.columns)}", named(found.keys), "join")
 
 
 def _by(draw: Draw, columns: dict[str, str]) -> tuple[list[str], list[str], tuple[str, ...]]:
@@ -171,7 +215,8 @@ def _by(draw: Draw, columns: dict[str, str]) -> tuple[list[str], list[str], tupl
     return by, shown, tuple(f"g{n}" for n in range(len(by)))
 
 
-def _grouped(draw: Draw, text: str, columns: dict[str, str], kind: str) -> Program:
+def grouped(draw: Draw, text: str, columns: dict[str, str], kind: str) -> Program:
+    """A group of a table or a join."""
     by, shown, key = _by(draw, columns)
     having = " HAVING count(*) > 1" if draw.choose.random() < 0.3 else ""
     sql = f"SELECT {', '.join([*shown, *draw.aggregates(columns)])} FROM {text}{draw.where(columns)} GROUP BY {', '.join(by)}{having}"
@@ -179,17 +224,17 @@ def _grouped(draw: Draw, text: str, columns: dict[str, str], kind: str) -> Progr
 
 
 def _group(draw: Draw) -> Program:
-    table = draw.choose.choice(list(COLUMNS))
-    return _grouped(draw, table, draw.columns(table), "group")
+    table = draw.choose.choice(TABLES)
+    return grouped(draw, table, draw.columns(table), "group")
 
 
 def _group_of_join(draw: Draw) -> Program:
-    found = _joined(draw)
-    return _grouped(draw, found.text, found.columns, "group of a join")
+    found = joined(draw)
+    return grouped(draw, found.text, found.columns, "group of a join")
 
 
 def _distinct(draw: Draw) -> Program:
-    table = draw.choose.choice(list(COLUMNS))
+    table = draw.choose.choice(TABLES)
     columns = draw.columns(table)
     _, shown, key = _by(draw, columns)
     return Program(f"SELECT DISTINCT {', '.join(shown)} FROM {table}{draw.where(columns)}", key, "distinct")
@@ -197,7 +242,7 @@ def _distinct(draw: Draw) -> Program:
 
 def _union(draw: Draw) -> Program:
     parts = []
-    for table in draw.choose.sample(list(COLUMNS), 2):
+    for table in draw.choose.sample(TABLES, 2):
         keys = " || '/' || ".join(f"CAST({name} AS STRING)" for name in KEYS[table])
         columns = {name: kind for name, kind in draw.columns(table).items() if kind == "text"}
         parts.append(f"SELECT '{table}' AS kind, {keys} AS id, {draw.value(columns)[0]} AS v FROM {table}")
@@ -212,11 +257,11 @@ def _chain(draw: Draw) -> Program:
         f"SELECT {', '.join([*keys, *draw.shown(columns)])} FROM orders o {hows[0]} users u ON o.user = u.id "
         f"{hows[1]} lands l ON u.land = l.land{draw.where(columns)}"
     )
-    return Program(sql, _named(keys), "chain")
+    return Program(sql, named(keys), "chain")
 
 
 def _groups_of_groups(draw: Draw) -> Program:
-    table = draw.choose.choice(list(COLUMNS))
+    table = draw.choose.choice(TABLES)
     columns = draw.columns(table)
     by, _ = draw.value(columns)
     inner = f"SELECT {by} AS g, count(*) AS n FROM {table}{draw.where(columns)} GROUP BY {by}"

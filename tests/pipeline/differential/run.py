@@ -1,44 +1,41 @@
-"""Runs programs as views over changing tables, and compares them with Spark's own SQL over what the tables hold.
+"""Runs programs as views over changing tables and streams, and compares them after each batch with what oracles say.
 
-The programs of a run share the tables, their history and one application; before each batch the pipeline is started anew.
+The programs of a run share the tables, their history and one application. Before each batch the pipeline is started again; plans are
+kept from start to start, unless a run asks for new ones.
 """
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
 from headwater.client import producer
-from headwater.errors import UsageError
-from headwater.pipeline import prepare
+from headwater.config import Settings
+from headwater.errors import HeadwaterError, UsageError
+from headwater.graph import Graph, View
+from headwater.pipeline.engine import Prepared
 from headwater.pipeline.runner import Runner
-from headwater.schema import ddl, encode, key_text, wire
+from headwater.pipeline.spark import Spark
+from headwater.pipeline.topics import Topics
+from headwater.result import results
+from headwater.schema import encode, key_text
 from ordershop import Shop
+from pipeline.differential.oracles import Batch, Record, expected, plain_spark, tables
 from pipeline.differential.programs import Program
-from pipeline.differential.values import TABLES, row
+from pipeline.differential.values import STREAMS, TABLES
 
-__all__ = ["Compared", "Difference", "History", "compared"]
+__all__ = ["Compared", "Difference", "compared"]
 
-BATCHES = 3
-KEYS = {
-    "users": [(n,) for n in (0, 1, 2, 3, 4, 5, -7, 2**63 - 1)],
-    "orders": [(text,) for text in ("o1", "o2", "o3", "[null]", "", '["x"]', "ö", "o 8", 'q"')],
-    "lands": [(land, part) for land in ("a", "b", "[null]", "a, b") for part in (0, 1)],
-}
-Rows = dict[str, dict[tuple[Any, ...], hw.Event]]
-
-
-class Change(NamedTuple):
-    table: str
-    key: tuple[Any, ...]
-    row: hw.Event | None
+DELAY = "5 minutes"
+History = list[list[Record]]
 
 
 class Difference(NamedTuple):
-    """What a view and a batch do not agree about."""
+    """What a view and an oracle do not agree about."""
 
     program: Program
     batch: int
@@ -47,7 +44,8 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         mine, theirs = set(self.view), set(self.expected)
-        lines = [f"{self.program.kind}, after batch {self.batch}: {self.program.sql}"]
+        lines = [f"{self.program.kind}, after batch {self.batch}: {self.program.text}"]
+        lines += [f"  late by up to {self.program.correct} minutes"] if self.program.correct else []
         lines += [f"  only the view has   {each}" for each in sorted(mine - theirs)[:4]]
         lines += [f"  only the batch has  {each}" for each in sorted(theirs - mine)[:4]]
         return "\n".join(lines)
@@ -60,110 +58,178 @@ class Compared(NamedTuple):
     refused: dict[str, str]
 
 
-class History:
-    """What happens to the tables, batch by batch, drawn from a seed."""
+class Planned(Spark):
+    """Spark, with plans that outlive a start."""
 
-    def __init__(self, seed: int) -> None:
-        self._choose = random.Random(seed)
-        self.rows: Rows = {name: {} for name in TABLES}
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.plans: dict[str, Prepared] = {}
 
-    def batches(self) -> Iterator[list[Change]]:
-        for number in range(BATCHES):
-            changes = [self._change() for _ in range(30 if number == 0 else 14)]
-            for each in changes:
-                if each.row is None:
-                    self.rows[each.table].pop(each.key, None)
-                else:
-                    self.rows[each.table][each.key] = each.row
-            yield changes
-
-    def _change(self) -> Change:
-        table = self._choose.choice(list(TABLES))
-        key = self._choose.choice(KEYS[table])
-        gone = self._choose.random() < 0.25
-        return Change(table, key, None if gone else row(table, key, self._choose))
-
-
-def accepted(
-    spark: SparkSession, shop: Shop, programs: Sequence[Program]
-) -> tuple[hw.App, dict[str, Program], dict[str, str]]:
-    """An application with a view for each program that is not refused, by name; and the reasons of those that are, by their text."""
-    app, views, reasons = _tables(shop), {}, {}
-    for number, each in enumerate(programs):
-        name = shop.name(f"v{number}")
-        alone = _tables(shop)
-        alone.sql(name, each.sql, key=each.key)
-        try:
-            graph = alone.graph()
-            prepare.planned(spark, shop.settings, graph, graph.views[name], 2)
-        except UsageError as error:
-            reasons[each.sql] = str(error)
-            continue
-        app.sql(name, each.sql, key=each.key)
-        views[name] = each
-    return app, views, reasons
-
-
-def _tables(shop: Shop) -> hw.App:
-    app = hw.App("differential")
-    for name, (event, key) in TABLES.items():
-        app.table(name, event, key=key, topic=shop.name(name))
-    return app
-
-
-def compared(spark: SparkSession, shop: Shop, programs: Sequence[Program], seed: int) -> Compared:
-    """Lives through a history with these programs."""
-    shop.make(*TABLES)
-    app, views, reasons = accepted(spark, shop, programs)
-    history, differences = History(seed), []
-    out = producer(shop.log)
-    for number, changes in enumerate(history.batches()):
-        for each in changes:
-            out.produce(
-                shop.name(each.table), encode(each.row) if each.row is not None else None, key_text(each.key)
+    def prepare(
+        self, graph: Graph, view: View, shards: int, *, partitions: Mapping[str, int], in_groups: bool
+    ) -> Prepared:
+        if view.name not in self.plans:
+            self.plans[view.name] = super().prepare(
+                graph, view, shards, partitions=partitions, in_groups=in_groups
             )
+        return self.plans[view.name]
+
+
+class Run:
+    """Programs, as views of one application."""
+
+    def __init__(self, spark: SparkSession, shop: Shop, programs: Sequence[Program]) -> None:
+        self.spark, self.shop = spark, shop
+        self.topics = Topics(shop.log)
+        self.engine = Planned(shop.settings)
+        self.views: dict[str, Program] = {}
+        self.refused: dict[str, str] = {}
+        self.log: list[Record] = []
+        self._engines_started()
+        for number, each in enumerate(programs):
+            self._accept(shop.name(f"v{number}"), each)
+
+    def _engines_started(self) -> None:
+        shards = self.shop.settings.partitions
+        self.topics.ensure([self.shop.name(name) for name in [*TABLES, *STREAMS]], shards, compact=False)
+        self.engine.start(0, None)
+        self.partitions = self.topics.partitions()
+
+    def _accept(self, name: str, program: Program) -> None:
+        """Plans a view, or keeps the reason why it is refused."""
+        try:
+            graph = self._app({name: program}).graph()
+            shards = self.shop.settings.partitions
+            for view in graph.views.values():
+                told = {"partitions": self.partitions, "in_groups": shards == self.engine.partitions()}
+                self.engine.prepare(graph, view, shards, **told)
+        except UsageError as error:
+            self.refused[program.text] = str(error)
+            return
+        self.views[name] = program
+
+    def _app(self, programs: dict[str, Program]) -> hw.App:
+        app = hw.App("differential")
+        for name, (event, key) in TABLES.items():
+            app.table(name, event, key=key, topic=self.shop.name(name))
+        for name, (event, key, time) in STREAMS.items():
+            app.stream(name, event, key=key, time=time, topic=self.shop.name(name), delay=DELAY)
+        for name, each in programs.items():
+            _declare(app, name, each)
+        return app
+
+    def batch(self, records: Sequence[Record], *, plan_again: bool = False) -> None:
+        """Writes what happens, starts the application and lets it take all of it."""
+        out = producer(self.shop.log)
+        sent: list[Record] = []
+        for each in records:
+
+            def done(_: Any, message: Any, each: Record = each) -> None:
+                sent.append(each._replace(partition=message.partition(), offset=message.offset()))
+
+            value = encode(each.row) if each.row is not None else None
+            out.produce(self.shop.name(each.topic), value, key_text(each.key), on_delivery=done)
         assert out.flush(30) == 0
-        Runner(app, shop.settings).once()
-        said = expected(spark, views, history.rows)
-        for name, each in views.items():
-            mine = sorted(text(found) for found in shop.table(name).values())
-            if mine != said[name]:
-                differences.append(Difference(each, number, mine, said[name]))
-    return Compared(differences, reasons)
+        self.log += sorted(sent, key=lambda each: each.offset)
+        engine = Spark(self.shop.settings) if plan_again else self.engine
+        Runner(self._app(self.views), self.shop.settings, engine=engine).once()
+
+    def taken(self, view: str) -> list[Batch]:
+        """The batches of a view that read streams, from its results."""
+        found, before = [], dict[tuple[str, int], int]()
+        for each in results(self.topics, view):
+            reached = {(topic, n): end for topic, ends in each.inputs.items() for n, end in ends.items()}
+            taken = [record for record in self.log if before.get(self._place(record), 0) <= record.offset < reached.get(self._place(record), 0)]  # fmt: skip
+            found.append(Batch(each.watermark, taken))
+            before |= reached
+        return found
+
+    def _place(self, record: Record) -> tuple[str, int]:
+        return self.shop.name(record.topic), record.partition
+
+    def differences(self, number: int, *, last: bool) -> list[Difference]:
+        """Every view beside its oracle."""
+        rows: dict[str, dict[Any, hw.Event]] = {name: {} for name in [*TABLES, *STREAMS]}
+        for each in self.log:
+            rows[each.topic].pop(each.key, None)
+            if each.row is not None:
+                rows[each.topic][each.key] = each.row
+        found, all_rows = [], {name: list(held.values()) for name, held in rows.items()}
+        with plain_spark(self.spark):
+            tables(self.spark, all_rows)
+            for name, program in self.views.items():
+                batches = self.taken(name) if _judged(program) else []
+                said = sorted(text(each) for each in expected(self.spark, program, batches))
+                if any(each.watermark is not None for each in batches):
+                    tables(self.spark, {stream: all_rows[stream] for stream in STREAMS})
+                mine = sorted(text(each) for each in self.shop.table(name).values())
+                early = program.oracle == "unmatched" and not last and set(mine) <= set(said)
+                if mine != said and not early:
+                    found.append(Difference(program, number, mine, said))
+        return found
 
 
-def expected(spark: SparkSession, views: dict[str, Program], rows: Rows) -> dict[str, list[str]]:
-    """What Spark says of the tables, by plain SQL."""
-    for name, (event, _) in TABLES.items():
-        held = [json.dumps(wire(each)) for each in rows[name].values()]
-        frame = spark.createDataFrame([(each,) for each in held], "json STRING")
-        options = "map('mode', 'FAILFAST')"
-        frame.selectExpr(
-            f"inline(array(from_json(json, '{ddl(event)}', {options})))"
-        ).createOrReplaceTempView(name)
-    partitions = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
-    try:
-        return {name: sorted(map(text, _answers(spark, each))) for name, each in views.items()}
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", partitions)
-        for name in TABLES:
-            spark.catalog.dropTempView(name)
+def _judged(program: Program) -> bool:
+    """Whether what it says depends on how its records were cut into batches."""
+    return program.oracle != "sql" or any(stream in program.text for stream in STREAMS)
 
 
-def _answers(spark: SparkSession, program: Program) -> list[dict[str, Any]]:
-    return [_plain(each.asDict(recursive=True)) for each in spark.sql(program.sql).collect()]
+def _declare(app: hw.App, name: str, program: Program) -> None:
+    below = {alias: f"{name}.{alias}" for alias, _ in program.below}
+    for alias, each in program.below:
+        _declare(app, below[alias], each)
+    late = hw.correct(f"{program.correct} minutes") if program.correct else None
+    if not program.code:
+        query = program.query or program.sql
+        inputs = None
+        if below:
+            inputs = below | {table: table for table in [*TABLES, *STREAMS] if f" {table} " in f"{query} "}
+        app.sql(name, query, key=program.key, inputs=inputs, late=late)
+        return
+    known: dict[str, Any] = {"hw": hw, "F": F}
+    exec(f"def view({', '.join(program.inputs)}):\n    return {program.code}", known)  # noqa: S102
+    app.view(key=program.key, name=name, late=late)(known["view"])
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, bytearray):
-        value = bytes(value)
-    return wire(value)
+def compared(
+    spark: SparkSession,
+    shop: Shop,
+    programs: Sequence[Program],
+    batches: History,
+    seed: int = 0,
+    *,
+    first_only: bool = False,
+) -> Compared:
+    """Lives through a history with these programs. With ``first_only`` it ends with the first batch after which something differs."""
+    run = Run(spark, shop, programs)
+    choose, found = random.Random(seed), list[Difference]()
+    waits = any(each.oracle == "unmatched" for each in run.views.values())
+    again = [[]] if waits else []
+    for number, records in enumerate([*batches, *again] if run.views else []):
+        if number and choose.random() < 0.3:
+            for name in choose.sample(list(run.views), len(run.views) // 3):
+                shop.lose_commit(name)
+        plan_again = number == len(batches) - 1 and choose.random() < 0.1
+        try:
+            run.batch(records, plan_again=plan_again)
+        except HeadwaterError as error:
+            programs_left = list(run.views.values())
+            found.append(Difference(_blamed(run.views, error) or programs_left[0], number, [str(error)], []))
+            break
+        found += run.differences(number, last=number == len(batches))
+        if found and first_only:
+            break
+    return Compared(found, run.refused)
+
+
+def _blamed(views: dict[str, Program], error: HeadwaterError) -> Program | None:
+    """The program that an error names."""
+    return next(
+        (each for name, each in views.items() if f"'{name}'" in str(error) or f"'{name}." in str(error)), None
+    )
 
 
 def text(row: dict[str, Any]) -> str:
-    return json.dumps(row, sort_keys=True, ensure_ascii=False)
+    """A row as text. Of a zero that is the smallest or the greatest Spark may show either sign, as its rows come."""
+    shown = {name: 0.0 if name[0] == "s" and value == 0 and isinstance(value, float) else value for name, value in row.items()}  # fmt: skip
+    return json.dumps(shown, sort_keys=True, ensure_ascii=False)

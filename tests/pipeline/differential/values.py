@@ -8,7 +8,20 @@ from typing import Any
 
 import headwater as hw
 
-__all__ = ["TABLES", "Inner", "Land", "Order", "User", "row"]
+__all__ = [
+    "BEGIN",
+    "STREAMS",
+    "TABLES",
+    "Click",
+    "Hit",
+    "Inner",
+    "Land",
+    "Order",
+    "Rate",
+    "User",
+    "event",
+    "row",
+]
 
 
 class Inner(hw.Event):
@@ -50,11 +63,40 @@ class Land(hw.Event):
     rate: float | None
 
 
+class Rate(hw.Event):
+    land: str
+    since: datetime
+    percent: int | None
+
+
+class Click(hw.Event):
+    id: int
+    user: int | None
+    item: str | None
+    n: int | None
+    w: float | None
+    at: datetime | None
+
+
+class Hit(hw.Event):
+    hit: int
+    who: int | None
+    page: str | None
+    m: int | None
+    seen_at: datetime | None
+
+
 TABLES: dict[str, tuple[type[hw.Event], tuple[str, ...]]] = {
     "users": (User, ("id",)),
     "orders": (Order, ("code",)),
     "lands": (Land, ("land", "part")),
+    "rates": (Rate, ("land", "since")),
 }
+STREAMS: dict[str, tuple[type[hw.Event], str, str]] = {
+    "clicks": (Click, "id", "at"),
+    "hits": (Hit, "hit", "seen_at"),
+}
+"""Their key and their time."""
 BEGIN = datetime(2026, 1, 5, 9, tzinfo=UTC)
 TEXTS = ["", "a", "b", "A", "a, b", "[null]", '["a"]', "null", "ä", "ä", "z\u0000y", "\u2028", "😀", "O'Hara", 'say "x"', "back\\slash", "%", " a ", "x" * 300]  # fmt: skip
 WHOLE = [0, 1, 2, 3, -1, 7, 40, 10**12, 2**63 - 1, -(2**63)]
@@ -72,6 +114,8 @@ def row(table: str, key: tuple[Any, ...], choose: random.Random) -> hw.Event:
     def some(values: list[Any]) -> Any:
         return None if choose.random() < 0.2 else choose.choice(values)
 
+    if table == "rates":
+        return Rate(*key, some([0, 7, 16, 19]))
     few = TEXTS[:8] if choose.random() < 0.7 else TEXTS
     if table == "lands":
         return Land(*key, some(few), some(DOUBLES))
@@ -104,3 +148,14 @@ def row(table: str, key: tuple[Any, ...], choose: random.Random) -> hw.Event:
         inner,
         some(RAW),
     )
+
+
+def event(stream: str, number: int, at: datetime, choose: random.Random) -> hw.Event:
+    """An event of a stream; a few have no time, no user or no text."""
+    when = None if choose.random() < 0.05 else at
+    user = choose.choice([None, 0, 1, 2, 3])
+    text = choose.choice([None, *TEXTS[:6]])
+    some = choose.choice([None, -5, 0, 1, 2, 3, 10**12])
+    if stream == "hits":
+        return Hit(number, user, text, some, when)
+    return Click(number, user, text, some, choose.choice([None, -2.5, 0.0, 0.25, 1.5, math.inf]), when)
