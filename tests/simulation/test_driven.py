@@ -43,3 +43,9 @@ def test_a_life_of_views_that_found_a_defect_finds_it_again(apart, name):
     ended, without = apart.submit(again_of_driver, name).result()
     assert is_defect(ended), ended
     assert without is None
+
+
+@pytest.mark.parametrize("seed", [35, 48, 73])
+def test_a_driver_that_is_overtaken_while_it_starts_is_fenced_and_asks_for_no_reset(apart, seed):
+    """Each of these lives ended once with a driver that called for a reset of its view: a second one had gone on in the middle of its start."""
+    assert not apart.submit(lives_of_views, STEPS, seed, seed + 1).result()
