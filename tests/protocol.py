@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from functools import lru_cache
 
 from headwater.errors import ErrorCode, Refused
 from headwater.kafka.api import HANDLERS, Later, Request
@@ -109,7 +110,7 @@ class Client:
                 if header.attributes & CONTROL:
                     skipped.discard(header.producer_id)
                 elif not (committed and header.attributes & TRANSACTIONAL and header.producer_id in skipped):
-                    found += [r for r in open_batch(batch) if r.offset >= before]
+                    found += [r for r in opened(bytes(batch)) if r.offset >= before]
                 offset = header.last_offset + 1
             if offset == before:
                 return found, offset
@@ -117,11 +118,14 @@ class Client:
 
 def build(lay, path: str, fields: dict) -> Message:
     """Nested dictionaries to messages."""
-    values = {}
     for name, value in fields.items():
-        below = f"{path}.{name}".lstrip(".")
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            values[name] = [build(lay, below, each) for each in value]
-        else:
-            values[name] = value
-    return lay.struct(path)(**values)
+            below = f"{path}.{name}" if path else name
+            fields = {**fields, name: [build(lay, below, each) for each in value]}
+    return lay.struct(path)(**fields)
+
+
+@lru_cache(10_000)
+def opened(batch: bytes) -> list[Record]:
+    """The records of a batch; who reads a log again and again opens the same ones."""
+    return open_batch(batch)

@@ -52,6 +52,9 @@ COMPRESSION_MASK = 0x07
 LZ4 = 3
 LZ4_HEAD = bytes.fromhex("04224d18 60 70 73")
 """Its magic number, version 1 with blocks that stand alone, of 4 MB at most, and the check byte of these two."""
+LZ4_SMALL_HEAD = bytes.fromhex("04224d18 60 40 82")
+"""The same for a block of 64 kB at most: readers allocate what the head allows, for each batch."""
+LZ4_SMALL_BYTES = 1 << 16
 LZ4_BLOCK_BYTES = 1 << 22
 LZ4_PLAIN = 1 << 31
 """Set in the length of a block that is not compressed."""
@@ -94,7 +97,7 @@ class BatchHeader(NamedTuple):
 
     @classmethod
     def read(cls, buffer: Buffer, position: int = 0) -> "BatchHeader":
-        return cls._make(HEADER.unpack_from(buffer, position))
+        return tuple.__new__(cls, HEADER.unpack_from(buffer, position))
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -267,7 +270,7 @@ def _compress(codec: int, data: bytes) -> bytes:
 
 def lz4_frame(data: Buffer) -> bytes:
     """A frame whose blocks stand alone: Java's clients read no others, and the library's own frames chain them."""
-    pieces = [LZ4_HEAD]
+    pieces = [LZ4_HEAD if len(data) > LZ4_SMALL_BYTES else LZ4_SMALL_HEAD]
     for start in range(0, len(data), LZ4_BLOCK_BYTES):
         plain = data[start : start + LZ4_BLOCK_BYTES]
         block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
@@ -309,8 +312,13 @@ def _zigzag(value: int) -> bytes:
     return varint((value << 1) ^ (value >> 63))
 
 
+_BYTES = [bytes([number]) for number in range(0x80)]
+
+
 def varint(number: int) -> bytes:
     """An unsigned variable-length number."""
+    if number < 0x80:
+        return _BYTES[number]
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -320,6 +328,9 @@ def varint(number: int) -> bytes:
 
 
 def _read_zigzag(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
     number = shift = 0
     while True:
         byte = data[at]

@@ -1,10 +1,12 @@
 """Packing, against the encoder of single records and the hash of single keys."""
 
+import random
 import subprocess
 import sys
 
 import cramjam
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,3 +124,11 @@ import headwater.bulk.chosen
 sys.exit("pandas" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("size", "announced"), [(1, 0x40), (1 << 16, 0x40), ((1 << 16) + 1, 0x70)])
+def test_a_small_frame_announces_small_blocks_since_readers_allocate_what_it_announces(size, announced):
+    data = random.Random(size).randbytes(size)
+    frame = lz4_frame(data)
+    assert frame[5] == announced
+    assert bytes(cramjam.lz4.decompress(frame)) == data

@@ -1,7 +1,7 @@
 """The long runs of ``make test-faults``: a slice of seeds of one kind of fault, and a line in outcomes.jsonl that says how it ended.
 
 A kind is a test file that reads its first seed and its amount from the environment. A slice ends within SLICE_S. A test that tells what
-each seed did, in the file CRASH_TALLY, gets a line for each of them.
+each seed did, in the file CRASH_TALLY, gets a line for each of them; what it writes to CRASH_PROGRESS is shown every PROGRESS_S.
 """
 
 import argparse
@@ -13,15 +13,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["KINDS", "Kind", "environment", "lines", "seeds"]
+__all__ = ["KINDS", "Kind", "environment", "lines", "say", "seeds"]
 
 TESTS = Path(__file__).parent.parent
 OUTCOMES = Path(__file__).parent / "outcomes.jsonl"
 SLICE_S = 3600
+PROGRESS_S = 30
+"""How often a slice under way is told of."""
 SEEDED = "whatever_is_killed"
 """The part of a test file that seeds are for."""
 
@@ -115,8 +119,9 @@ def run(name: str, first: int, last: int) -> bool:
         command += ["-k", SEEDED]
     with tempfile.TemporaryDirectory() as folder:
         tally = Path(folder) / "tally"
-        told = os.environ | chosen | {"CRASH_TALLY": str(tally)}
-        outcome = _outcome(command, told)
+        progress = Path(folder) / "progress"
+        told = os.environ | chosen | {"CRASH_TALLY": str(tally), "CRASH_PROGRESS": str(progress)}
+        outcome = _outcome(command, told, lambda passed_s: say(f"{name} {first}-{last}", passed_s, progress))
         seconds = round((dt.datetime.now(dt.UTC) - began).total_seconds())
         whole = {"outcome": outcome, kind.unit: int(chosen[kind.amount_variable]), "seconds": seconds}
         found = lines(tally, first, last, outcome) if kind.tells else [{"seeds": f"{first}-{last}", **whole}]
@@ -127,18 +132,36 @@ def run(name: str, first: int, last: int) -> bool:
     return outcome == "passed"
 
 
-def _outcome(command: list[str], environ: dict[str, str]) -> str:
+def say(name: str, passed_s: float, progress: Path) -> str:
+    """A line for who waits: how long a slice has been running, and what its test last said of how far it is."""
+    told = progress.read_text().splitlines() if progress.exists() else []
+    text = f"{name}: {passed_s / 60:.1f} minutes{', ' + told[-1] if told else ''}"
+    print(text, flush=True)  # noqa: T201  it is for who runs it
+    return text
+
+
+def _outcome(command: list[str], environ: dict[str, str], waiting: Callable[[float], object]) -> str:
     """How the tests ended; those that take too long are ended with all servers that they have started."""
+    began = time.monotonic()
     with subprocess.Popen(command, env=environ, process_group=0) as process:
         try:
-            code = process.wait(SLICE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return "too long"
+            while (code := _ended(process)) is None:
+                waiting(time.monotonic() - began)
+                if time.monotonic() - began >= SLICE_S:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    return "too long"
         except KeyboardInterrupt:  # it is in a group of its own, and has not heard it
             os.killpg(process.pid, signal.SIGINT)
             code = process.wait()
     return {0: "passed", 2: "interrupted"}.get(code, "failed")
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int | None:
+    """Waits a little; None while it runs."""
+    try:
+        return process.wait(PROGRESS_S)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def lines(tally: Path, first: int, last: int, outcome: str) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from crash.faults import KINDS, TESTS, environment, lines, seeds
+from crash.faults import KINDS, TESTS, environment, lines, say, seeds
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0-9", (0, 9)), ("7", (7, 7)), ("10-10", (10, 10))])
@@ -66,3 +66,14 @@ def test_each_seed_says_what_it_killed_and_one_that_says_nothing_has_not_passed(
     ]
     cut_off = lines(tmp_path / "nothing", 0, 1, "interrupted")
     assert [line["outcome"] for line in cut_off] == ["interrupted", "interrupted"]
+
+
+def test_who_waits_for_a_slice_sees_how_far_it_is(tmp_path, capsys):
+    progress = tmp_path / "progress"
+    say("simulation 7-9", 30, progress)
+    progress.write_text("a life that failed\n1200 of 3000 lives, 1 failed")
+    say("simulation 7-9", 90, progress)
+    assert capsys.readouterr().out.splitlines() == [
+        "simulation 7-9: 0.5 minutes",
+        "simulation 7-9: 1.5 minutes, 1200 of 3000 lives, 1 failed",
+    ]

@@ -1,5 +1,7 @@
 """Results are published by one driver, whatever the others think."""
 
+from collections.abc import Callable
+
 import pytest
 
 from headwater.clock import SystemClock
@@ -22,12 +24,13 @@ def begin(topics):
     """Begins a run of a view, as its driver does."""
     begun = []
 
-    def progress(view: str, run: str) -> Progress:
+    def progress(view: str, run: str, reached: Callable[[], int] = lambda: -1) -> Progress:
         topics.ensure([view], 1, compact=True)
         topics.ensure_topics([topic(view)], 1, STATE)
         begun.append(Progress(topics, view, run, SystemClock()))
-        begun[-1].open(lambda: -1)
-        return begun[-1]
+        mine = begun[-1]
+        mine.open(reached)
+        return mine
 
     yield progress
     for each in begun:
@@ -77,3 +80,22 @@ def test_a_driver_whose_files_a_successor_has_removed_is_fenced_and_not_told_of_
     with pytest.raises(Fenced):
         first.publish(result, missing())
     publish(second, 1)
+
+
+def test_a_driver_that_is_overtaken_while_it_starts_is_fenced_and_told_of_no_missing_results(begin):
+    view = "progress.overtaken"
+    publish(begin(view, "one"), 0)
+
+    def reached() -> int:
+        """A second driver starts, and makes a batch, before the first one reads the checkpoint."""
+        publish(begin(view, "one"), 1)
+        return 1
+
+    with pytest.raises(Fenced):
+        begin(view, "one", reached)
+
+
+def test_a_checkpoint_that_is_ahead_of_the_results_is_refused(begin):
+    publish(begin("progress.ahead", "one"), 0)
+    with pytest.raises(UsageError, match="results are missing"):
+        begin("progress.ahead", "one", lambda: 1)

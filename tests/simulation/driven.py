@@ -21,6 +21,7 @@ from headwater.pipeline.runner import Runner
 from headwater.position import Position
 from headwater.result import Result
 from headwater.wait import wait
+from simulation.ending import ending, is_defect
 from simulation.engine import Moods, Scripted
 from simulation.ground import ADDRESS, HOUR_S, play
 from simulation.model import Wrong
@@ -79,7 +80,7 @@ def fails(seed: int, steps: list[tuple[str, int]]) -> str | None:
     try:
         play(Driven, seed, steps)
     except Exception as error:  # noqa: BLE001  what a life ends with is its result
-        return f"{type(error).__name__}: {error}"
+        return ending(error)
     return None
 
 
@@ -91,7 +92,7 @@ def shrunk(seed: int, steps: list[tuple[str, int]]) -> list[tuple[str, int]]:
         at = 0
         while at < len(steps):
             fewer = steps[:at] + steps[at + size :]
-            if fewer and fails(seed, first + fewer):
+            if fewer and is_defect(fails(seed, first + fewer)):
                 steps = fewer
             else:
                 at += size

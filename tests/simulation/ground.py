@@ -67,7 +67,7 @@ class Ground:
         """The broker's process is gone, whatever it was doing; actors are not."""
         broker, self.broker = self.broker, None
         mine = asyncio.current_task()
-        for task in asyncio.all_tasks(self.loop):
+        for task in self.loop.tasks():
             if task is not mine and task not in self.hub.tasks:
                 task.cancel()
         await asyncio.sleep(0)

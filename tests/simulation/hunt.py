@@ -15,6 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
+from simulation.ending import is_defect  # noqa: E402
 from simulation.kinds import KINDS  # noqa: E402
 from simulation.life import fails, shrunk  # noqa: E402
 from simulation.mutations import MUTATIONS, kind_of, mutated  # noqa: E402
@@ -29,7 +30,7 @@ def hunt(name: str, seeds: int) -> dict | None:
     for seed in range(seeds):
         steps = script(seed, STEPS)
         with mutated(name):
-            if not fails(seed, steps, played):
+            if not is_defect(fails(seed, steps, played)):
                 continue
             fewer = shrunk(seed, steps, played)
             ended = fails(seed, fewer, played)
@@ -45,7 +46,7 @@ def is_found(name: str, life: dict) -> bool:
     """Whether the life that found it before still does."""
     steps = [tuple(step) for step in life["steps"]]
     with mutated(name):
-        return fails(life["seed"], steps, KINDS[kind_of(name)].play) is not None
+        return is_defect(fails(life["seed"], steps, KINDS[kind_of(name)].play))
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from simulation.driven import fails, script, shrunk  # noqa: E402
 from simulation.driver_mutations import DRIVER_MUTATIONS, STEPS, mutated  # noqa: E402
+from simulation.ending import is_defect  # noqa: E402
 
 FOUND = HERE / "found_driver.json"
 SEEDS = 300
@@ -24,7 +25,7 @@ def hunt(name: str, seeds: int) -> dict[str, Any] | None:
     for seed in range(seeds):
         steps = script(seed, 3, STEPS[name])
         with mutated(name):
-            if not fails(seed, steps):
+            if not is_defect(fails(seed, steps)):
                 continue
             fewer = shrunk(seed, steps)
             ended = fails(seed, fewer)

@@ -24,6 +24,7 @@ from headwater.record import (
     reencode_batch,
 )
 from protocol import Client
+from simulation.ending import ending, is_defect
 from simulation.model import Model, Partition, Seen, Sent, Topic, Transaction, Wrong, check_reader, check_time
 from simulation.world import CARETAKER_S, Disk, Loop, Time, world
 
@@ -118,7 +119,7 @@ def fails(seed: int, steps: list[tuple[str, int]], played: Play = play) -> str |
     try:
         played(seed, steps)
     except Exception as error:  # noqa: BLE001  what a life ends with is its result
-        return f"{type(error).__name__}: {error}"
+        return ending(error)
     return None
 
 
@@ -129,7 +130,7 @@ def shrunk(seed: int, steps: list[tuple[str, int]], played: Play = play) -> list
         at = 0
         while at < len(steps):
             fewer = steps[:at] + steps[at + size :]
-            if fewer and fails(seed, fewer, played):
+            if fewer and is_defect(fails(seed, fewer, played)):
                 steps = fewer
             else:
                 at += size
@@ -243,7 +244,7 @@ class Life:
     async def crash(self) -> None:
         """The process is gone, whatever it was doing."""
         mine = asyncio.current_task()
-        for task in asyncio.all_tasks(self.loop):
+        for task in self.loop.tasks():
             if task is not mine:
                 task.cancel()
         await asyncio.sleep(0)

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 from simulation import driven, driver_mutations, mutations
+from simulation.ending import is_defect
 from simulation.kinds import KINDS
 from simulation.life import fails, shrunk
 
@@ -24,7 +25,7 @@ def lives(kind: str, steps: int, first: int, last: int) -> list[str]:
     for seed in range(first, last):
         ended = fails(seed, script(seed, steps), played)
         if ended:
-            fewer = shrunk(seed, script(seed, steps), played)
+            fewer = shrunk(seed, script(seed, steps), played) if is_defect(ended) else script(seed, steps)
             wrong.append(f"{kind}, seed {seed}: {ended}; it takes {fewer}")
     return wrong
 
@@ -34,9 +35,11 @@ def lives_of_views(steps: int, first: int, last: int) -> list[str]:
     logging.disable(logging.CRITICAL)
     wrong = []
     for seed in range(first, last):
-        ended = driven.fails(seed, driven.script(seed, steps))
+        played = driven.script(seed, steps)
+        ended = driven.fails(seed, played)
         if ended:
-            wrong.append(f"seed {seed}: {ended}; it takes {driven.shrunk(seed, driven.script(seed, steps))}")
+            fewer = driven.shrunk(seed, played) if is_defect(ended) else played
+            wrong.append(f"views, seed {seed}: {ended}; it takes {fewer}")
     return wrong
 
 

@@ -49,6 +49,8 @@ CHOICES: dict[str, int] = {
     "days_without": 3,
     "clock_step": 1,
 }
+SLOWEST_S = 2 * HOUR_S
+"""The longest that a store takes for an answer."""
 CONFIGS = {
     "table": {
         "cleanup_policy": "compact",
@@ -266,7 +268,9 @@ class Sunk(Stored):
         for actor, _ in self.members:
             self.stop(actor)
         await self.until(
-            lambda: all(not actor.alive or not loops for actor, loops in self.members), HOUR_S, "sinks stop"
+            lambda: all(not actor.alive or not loops for actor, loops in self.members),
+            SLOWEST_S + HOUR_S,  # each ends after the batch in hand
+            "sinks stop",
         )
         await self.traffic()
         self.supervise()
@@ -315,7 +319,7 @@ class Sunk(Stored):
 
     async def step_store_slow(self) -> None:
         """A batch takes longer than a group waits, or than a session lasts."""
-        self.table.slow_s = (0.0, 30.0, 400.0, self.chance.choice((0.0, 2 * HOUR_S)))
+        self.table.slow_s = (0.0, 30.0, 400.0, self.chance.choice((0.0, SLOWEST_S)))
         await self.traffic()
         await self.some_time(3 * HOUR_S)
         self.table.slow_s = (0.0,)

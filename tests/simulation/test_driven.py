@@ -10,8 +10,9 @@ from itertools import repeat
 
 import pytest
 
-from simulation.apart import processes
+from simulation.apart import gathered, processes
 from simulation.driver_mutations import DRIVER_MUTATIONS
+from simulation.ending import is_defect
 from simulation.living import FOUND_OF_DRIVER, again_of_driver, lives_of_views
 
 STEPS = 6
@@ -29,7 +30,7 @@ def apart() -> Iterator[ProcessPoolExecutor]:
 def test_readers_of_a_view_see_the_rows_of_its_records_whatever_happens_to_its_driver(apart):
     starts = range(FIRST, FIRST + LIVES, LIVES_AT_ONCE)
     ends = [min(start + LIVES_AT_ONCE, FIRST + LIVES) for start in starts]
-    wrong = [line for found in apart.map(lives_of_views, repeat(STEPS), starts, ends) for line in found]
+    wrong = gathered(apart.map(lives_of_views, repeat(STEPS), starts, ends), LIVES_AT_ONCE, LIVES)
     assert not wrong, "\n".join(wrong)
 
 
@@ -40,5 +41,11 @@ def test_every_defect_of_a_driver_was_looked_for():
 @pytest.mark.parametrize("name", FOUND_OF_DRIVER)
 def test_a_life_of_views_that_found_a_defect_finds_it_again(apart, name):
     ended, without = apart.submit(again_of_driver, name).result()
-    assert ended
+    assert is_defect(ended), ended
     assert without is None
+
+
+@pytest.mark.parametrize("seed", [35, 48, 73])
+def test_a_driver_that_is_overtaken_while_it_starts_is_fenced_and_asks_for_no_reset(apart, seed):
+    """Each of these lives ended once with a driver that called for a reset of its view: a second one had gone on in the middle of its start."""
+    assert not apart.submit(lives_of_views, STEPS, seed, seed + 1).result()

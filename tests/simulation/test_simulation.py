@@ -11,7 +11,8 @@ from itertools import repeat
 
 import pytest
 
-from simulation.apart import processes
+from simulation.apart import gathered, processes
+from simulation.ending import is_defect
 from simulation.living import FOUND, again, lives
 from simulation.mutations import MUTATIONS
 
@@ -32,7 +33,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_shown_wrongly_in_weeks_of_a_log
     starts = range(FIRST, FIRST + LIVES, LIVES_AT_ONCE)
     ends = [min(start + LIVES_AT_ONCE, FIRST + LIVES) for start in starts]
     asked = apart.map(lives, repeat("log"), repeat(STEPS), starts, ends)
-    wrong = [line for found in asked for line in found]
+    wrong = gathered(asked, LIVES_AT_ONCE, LIVES)
     assert not wrong, "\n".join(wrong)
 
 
@@ -43,5 +44,5 @@ def test_every_mended_defect_was_looked_for():
 @pytest.mark.parametrize("name", FOUND)
 def test_a_life_that_found_a_defect_finds_it_again_when_it_is_put_back(apart, name):
     ended, without = apart.submit(again, name).result()
-    assert ended
+    assert is_defect(ended), ended
     assert without is None

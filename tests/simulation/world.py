@@ -7,6 +7,8 @@
 
 import asyncio
 import errno
+import gc
+import heapq
 import math
 import random
 import selectors
@@ -18,26 +20,25 @@ from pathlib import Path
 from unittest import mock
 
 from headwater.log.memory import MemoryDisk
+from simulation.model import Wrong
 
 __all__ = ["Disk", "Loop", "TickingLoop", "Time", "world"]
 
 CARETAKER_S = 3600.0
 """How often the caretaker looks: every hour instead of every fifteen seconds, as there are weeks to live."""
 
+LONGEST_WAIT_S = 86_400.0
+"""As asyncio has it."""
+
 TICK_S = 2.0**-20
 """A power of two: sums of ticks are exact."""
 
 
 class _Selector(selectors.SelectSelector):
-    """Waits for nothing: the time until the next timer passes at once."""
+    """Has nothing to wait for."""
 
-    loop: "Loop"
-
-    def select(self, timeout: float | None = None) -> list:
-        if timeout is None:
-            raise AssertionError("a hang: nothing will ever happen again")
-        self.loop.elapsed += max(timeout, 0)
-        return []
+    def select(self, timeout: float | None = None) -> list:  # noqa: ARG002
+        raise AssertionError("the loop of a life does not wait")
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -46,9 +47,49 @@ class Loop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.elapsed = 0.0
         self.delay: Callable[[], float] = lambda: 0.0
-        selector = _Selector()
-        selector.loop = self
-        super().__init__(selector)
+        super().__init__(_Selector())
+
+    def _run_once(self) -> None:
+        """A turn in the order of asyncio's own, without files to wait for: the time until the next timer passes at once."""
+        ready, timers = self._ready, self._scheduled
+        if len(timers) > 100 and self._timer_cancelled_count * 2 > len(timers):
+            timers = self._scheduled = [timer for timer in timers if not timer._cancelled]
+            heapq.heapify(timers)
+            self._timer_cancelled_count = 0
+        while timers and timers[0]._cancelled:
+            heapq.heappop(timers)._scheduled = False
+            self._timer_cancelled_count -= 1
+        if not ready and not self._stopping:
+            if not timers:
+                raise Wrong("a hang: nothing will ever happen again")
+            self.elapsed += min(max(timers[0]._when - self.elapsed, 0), LONGEST_WAIT_S)
+        end = self.elapsed + self._clock_resolution
+        while timers and timers[0]._when < end:
+            timer = heapq.heappop(timers)
+            timer._scheduled = False
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001  as asyncio does it
+                    what = {"message": f"exception in {handle!r}", "exception": error, "handle": handle}
+                    self.call_exception_handler(what)
+
+    get_debug = staticmethod(bool)
+    """False, at the price of a call into C: every future asks."""
+
+    def tasks(self) -> list[asyncio.Task]:
+        """All that are not done, in the order in which they were made: asyncio's own set is in that of their addresses."""
+        return sorted(asyncio.all_tasks(self), key=lambda task: int(task.get_name().removeprefix("Task-")))
+
+    def call_soon(self, callback, *args, context=None):
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def time(self) -> float:
         return self.elapsed
@@ -157,16 +198,20 @@ def _uuid(chance: random.Random) -> uuid.UUID:
 
 @contextmanager
 def world(seed: int, make: type[Loop] = Loop) -> Iterator[Loop]:
-    """A loop for one life; ids are drawn from the seed too."""
+    """A loop for one life; ids are drawn from the seed too. What the life leaves in circles is collected after it."""
     chance = random.Random(seed)
     loop = make()
+    collects = gc.isenabled()
+    gc.disable()
     asyncio.set_event_loop(loop)
     with mock.patch.object(uuid, "uuid4", partial(_uuid, chance)):
         try:
             yield loop
         finally:
-            for task in asyncio.all_tasks(loop):
+            for task in loop.tasks():
                 task.cancel()
             loop.run_until_complete(asyncio.sleep(0))
             asyncio.set_event_loop(None)
             loop.close()
+            if collects:
+                gc.enable()

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 TRANSACTIONS_TOPIC = "__transaction_state"
 TIMEOUT_MS_MAX = 900_000
 MARKER_RETRY_S = 1.0
+ABORT_RETRY_S = 15.0
+"""When an abort that the disk refused is tried again: a full disk stays full for a while, and each attempt is logged."""
 EXPIRATION_MS = 604_800_000
 """A transactional id that is not used for so long is forgotten (Kafka's default)."""
 
@@ -304,7 +306,7 @@ class Transactions:
             ending = self._abort(transaction)
         except Refused as refused:
             logger.warning("transaction of %s cannot be aborted now: %s", transaction.id, refused)
-            self._timers[transaction.id] = self._loop.call_later(MARKER_RETRY_S, self._time_out, transaction)
+            self._timers[transaction.id] = self._loop.call_later(ABORT_RETRY_S, self._time_out, transaction)
         else:
             self._begin(ending)
 

@@ -10,6 +10,7 @@ with another size, is read from its start, checked batch by batch, and cut at th
 
 import errno
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 from headwater.errors import ProtocolError
@@ -38,8 +39,7 @@ class Segment:
 
     def __init__(self, disk: Disk, folder: Path, base_offset: int, suffix: str = "") -> None:
         self.disk = disk
-        self.path = folder / f"{base_offset:020}.log{suffix}"
-        self.index_path = folder / f"{base_offset:020}.index{suffix}"
+        self._folder, self._suffix = folder, suffix
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.size_bytes = 0
@@ -49,6 +49,14 @@ class Segment:
         self._file: File | None = None
         self._index: Index | None = None
         self._last = (base_offset, 0)
+
+    @cached_property
+    def path(self) -> Path:
+        return self._folder / f"{self.base_offset:020}.log{self._suffix}"
+
+    @cached_property
+    def index_path(self) -> Path:
+        return self._folder / f"{self.base_offset:020}.index{self._suffix}"
 
     @property
     def file(self) -> File:

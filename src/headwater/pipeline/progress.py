@@ -65,10 +65,20 @@ class Progress:
     def open(self, reached: Callable[[], int]) -> None:
         """Takes over the run and reads its results; ``reached`` says the checkpoint's last complete batch, or -1. It is asked once nobody else can add results.
 
-        Raises UsageError, saying what disagrees, when log and checkpoint cannot be of one history.
+        Raises UsageError, saying what disagrees, when log and checkpoint cannot be of one history, and Fenced when a driver that was started later has made results since.
         """
-        newest = self.take_over()
-        self._check(self.last if self.shadow else newest, reached())
+        seen = self.take_over()
+        try:
+            self._check(self.last if self.shadow else seen, reached())
+        except UsageError as error:
+            self._check_owner(seen, error)
+            raise
+
+    def _check_owner(self, seen: Result | None, error: UsageError) -> None:
+        """Nobody else could add results when they were read. Are there others now, a successor makes them, and the checkpoint is of its time."""
+        found = {result.batch: result for result in of_run(self._client, self._view, self.run)}
+        if newest(self._client, self._view) != seen or (self.shadow and found != self.results):
+            raise Fenced(f"view {self._view!r} is run by another driver now", hint="this one ends") from error
 
     def take_over(self) -> Result | None:
         """Ends whoever else publishes for the run; the newest result that readers see, of whatever run."""
