@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
+from headwater import testing
 from headwater.client import Client
 from headwater.errors import HeadwaterError, UsageError
 from headwater.operate import ledger
@@ -220,3 +221,14 @@ def test_a_rebuild_of_the_same_query_leaves_out_the_same_records_and_one_of_a_me
     assert result.failed == {}
     assert {row["order_id"] for row in shop.table(view).values()} == set(range(1, 11))
     assert check(mended, shop.settings, view).first is None
+
+
+def test_the_kit_shows_what_a_query_fails_on():
+    app = hw.App("shop")
+    app.stream("orders", Order, key="customer_id", time="at")
+    app.view(key="order_id", name="parts")(parts)
+    with testing.views(app) as t:
+        wrong = order(2, 0)
+        t.send("orders", order(1, 50), wrong)
+        assert t.failed("parts") == [wrong]
+        assert t.rows("parts") == t.batch("parts") == [{"order_id": 1, "part": 2}]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.pipeline.engine import Fault
-from headwater.pipeline.isolation import TooMany, search
+from headwater.pipeline.isolation import NotOfRecords, TooMany, search
 
 
 class Model:
@@ -35,7 +35,7 @@ def test_the_records_that_fail_by_themselves_are_found_and_no_others(case):
     model = Model(bad)
     found = search(count, model, model(range(count)))
     assert found == {number: Fault(f"record {number}") for number in bad}
-    assert model.trials[-1] == set(range(count)) - bad, "the last trial is the batch that passes"
+    assert not bad or model.trials[-1] == set(range(count)) - bad, "the last trial is the batch that passes"
 
 
 @given(st.data())
@@ -56,7 +56,21 @@ def test_without_what_is_found_the_batch_passes_also_where_records_fail_only_tog
 def test_one_record_of_a_million_takes_twenty_trials():
     model = Model({765_432})
     assert search(1_000_000, model, Fault("fails")).keys() == {765_432}
-    assert len(model.trials) <= 20 + 2
+    assert len(model.trials) <= 20 + 3
+
+
+def test_what_fails_without_any_record_is_blamed_on_none():
+    with pytest.raises(NotOfRecords) as ended:
+        search(10, lambda _: Fault("a row of the state"), Fault("fails"))
+    assert ended.value.fault.reason == "a row of the state"
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_what_does_not_fail_again_is_blamed_on_no_record(count):
+    """A function that asks another service, which was away for a moment."""
+    tried = []
+    assert search(count, lambda part: tried.append(list(part)), Fault("connection refused")) == {}
+    assert tried[-1] == list(range(count)), "and the last trial is the whole batch"
 
 
 def test_more_than_the_bound_ends_the_search():
@@ -72,8 +86,9 @@ def test_a_search_ends_when_its_view_stops():
     def trial(part):
         if stopping.is_set():
             raise InterruptedError
-        stopping.set()
-        return Fault("always")
+        if len(part) > 0:
+            stopping.set()
+        return Fault("always") if len(part) > 0 else None
 
     with pytest.raises(InterruptedError):
         search(100, trial, Fault("fails"))

@@ -60,7 +60,7 @@ class Prepared(msgspec.Struct, frozen=True):
     batch_records: int = 0
     """How many records a batch takes from each input at most."""
     skips: Skips | None = None
-    """What its plan leaves out; None for one that stops with every failure."""
+    """What its plan leaves out; None for one that runs in real time."""
 
 
 class Query(Protocol):

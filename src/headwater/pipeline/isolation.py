@@ -20,7 +20,7 @@ from headwater.pipeline.operator import Plan
 from headwater.pipeline.skips import Range
 from headwater.pipeline.topics import Positions
 
-__all__ = ["FAILED_MAX", "Isolation", "Stopping", "TooMany", "search"]
+__all__ = ["FAILED_MAX", "Isolation", "NotOfRecords", "Stopping", "TooMany", "search"]
 
 FAILED_MAX = 100
 """A batch with more failing records stops its view: then the query is wrong, not a record."""
@@ -41,17 +41,31 @@ class TooMany(Exception):  # noqa: N818  its caller says it in the words of the 
         self.first = first
 
 
+class NotOfRecords(Exception):  # noqa: N818  likewise
+    """A batch fails without any of its records: what is kept from earlier ones is at fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+
 def search(count: int, trial: Trial, fault: Fault | None, most: int = FAILED_MAX) -> dict[int, Fault]:
     """The records, of so many that fail together with a fault, without which the others pass, each with its own fault.
 
-    The last trial is of all the others, and passes. About the logarithm of ``count`` trials for each record that is found.
+    The last trial is of all the others, and passes. About the logarithm of ``count`` trials for each record that is found. None is found when
+    everything passes in the end: what failed at first does not fail again. Raises ``NotOfRecords`` when it fails without any record.
     """
     found: dict[int, Fault] = {}
     rest: Sequence[int] = range(count)
+    without = trial(rest[:0])
+    if without is not None:
+        raise NotOfRecords(without)
     while fault is not None:
         if len(found) == most:
             raise TooMany(found[min(found)])
-        number, its = _alone(rest, trial, fault) or _with_those_before(rest, trial, fault)
+        culprit = _alone(rest, trial, fault) or _with_those_before(rest, trial)
+        if culprit is None:
+            break
+        number, its = culprit
         found[number] = its
         rest = [each for each in rest if each != number]
         fault = trial(rest)
@@ -60,7 +74,7 @@ def search(count: int, trial: Trial, fault: Fault | None, most: int = FAILED_MAX
 
 def _alone(part: Sequence[int], trial: Trial, fault: Fault) -> tuple[int, Fault] | None:
     """A record of a part that fails by itself. Where the first half passes, the second one is taken to fail, and only the last record tried."""
-    known = True
+    known = False
     while len(part) > 1:
         middle = len(part) // 2
         its = trial(part[:middle])
@@ -72,8 +86,11 @@ def _alone(part: Sequence[int], trial: Trial, fault: Fault) -> tuple[int, Fault]
     return part[0], fault
 
 
-def _with_those_before(part: Sequence[int], trial: Trial, fault: Fault) -> tuple[int, Fault]:
-    """The record with which a part begins to fail: those before it pass."""
+def _with_those_before(part: Sequence[int], trial: Trial) -> tuple[int, Fault] | None:
+    """The record with which a part begins to fail: those before it pass. None when all of it passes."""
+    fault = trial(part)
+    if fault is None:
+        return None
     passes, fails = 0, len(part)
     while fails - passes > 1:
         middle = (passes + fails) // 2
@@ -129,14 +146,17 @@ class Isolation:
             return self._engine.compute(rows, plan, query), known
         except Exception as error:
             fault = self._engine.fault(error)
-            if fault is None:
+            if fault is None or self._view.on_error == "stop":
                 raise
             logger.warning(
                 "view %s: its query fails on a record of batch %d; looking for it",
                 self._view.name,
                 plan.batch,
             )
-            computed, found = self._found((rows, plan, query), batch, known, fault)
+            try:
+                computed, found = self._found((rows, plan, query), batch, known, fault)
+            except NotOfRecords:
+                raise error from None
         return computed, sorted([*known, *found])
 
     def _found(

@@ -41,7 +41,7 @@ def prepare(
     over the same records.
     """
     plans = _Plans(spark, settings, graph, shards)
-    skips = Skips(spark) if view.on_error == "skip" and view.latency == "batch" else None
+    skips = Skips(spark) if view.latency == "batch" else None
     records = plans.records(view, skips)
     frame, site = plans.build(view, records)
     if view.latency == "realtime" and site.timed:

@@ -10,7 +10,7 @@ import functools
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,8 +28,10 @@ from headwater.errors import MachineError, UsageError
 from headwater.graph import Graph, View
 from headwater.late import duration_us
 from headwater.operate import check
-from headwater.pipeline import late, session, source, time
+from headwater.pipeline import failed, late, session, source, time
 from headwater.pipeline.batch import Place, batch, records
+from headwater.pipeline.failed import FailedRecord
+from headwater.pipeline.late import LateRecord
 from headwater.pipeline.runner import Runner
 from headwater.pipeline.topics import Positions, Topics, behind
 from headwater.position import Position
@@ -228,9 +230,16 @@ class Views:
         """The events that came too late for a view, as they were sent and in that order."""
         self._view(view)
         self._look()
-        places = {
-            Place(each.topic, each.partition, each.offset) for each in late.published(self._topics, view)
-        }
+        return self._events(late.published(self._topics, view))
+
+    def failed(self, view: str) -> list[Sent]:
+        """The events that the query of a view fails on, as they were sent and in that order."""
+        self._view(view)
+        self._look()
+        return self._events(failed.published(self._topics, view))
+
+    def _events(self, records: Iterable[LateRecord | FailedRecord]) -> list[Sent]:
+        places = {Place(each.topic, each.partition, each.offset) for each in records}
         return [event for place, event in self._sent.items() if place in places]
 
     def invalid(self, stream: str) -> list[Sent]:
