@@ -1,6 +1,7 @@
 """A record that a query cannot take is left out, published to ``<view>.failed`` with the reason, and counted; everything else continues."""
 
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from headwater.operate import ledger
 from headwater.operate.check import check
 from headwater.operate.rebuild import Rebuild
 from headwater.pipeline import isolation
+from headwater.pipeline.failed import published
 from headwater.pipeline.runner import Runner
 from headwater.result import newest
 from ordershop import Order, Shop
@@ -44,6 +46,7 @@ def failed(shop: Shop, view: str) -> list[tuple[int, str]]:
     found = [
         (json.loads(row["value"])["order_id"], row["reason"].partition(".")[0])
         for _, row, _ in shop.records(f"{view}.failed")
+        if row is not None
     ]
     return sorted(found)
 
@@ -210,17 +213,26 @@ def test_a_rebuild_of_the_same_query_leaves_out_the_same_records_and_one_of_a_me
     shop.send([order(n, n % 5) for n in range(1, 11)])
     Runner(app, shop.settings).once()
     assert [number for number, _ in failed(shop, view)] == [5, 10]
-    run = Rebuild(app, shop.settings, view).run().run
-    last = {key: row["run"] for key, row, _ in shop.records(f"{view}.failed")}
-    assert (len(last), set(last.values())) == (2, {run})
+    first = newest(Client(shop.log), view).run
+    second = Rebuild(app, shop.settings, view).run().run
+    assert runs(shop, view) == {first: 2, second: 2}
     assert check(app, shop.settings, view).first is None
 
     mended = shop.app()
     mended.sql(view, "SELECT order_id, try_divide(100, cents) AS part FROM orders", key="order_id")
-    result = Rebuild(mended, shop.settings, view).run()
-    assert result.failed == {}
+    assert Rebuild(mended, shop.settings, view).run().failed == {}
     assert {row["order_id"] for row in shop.table(view).values()} == set(range(1, 11))
+    assert runs(shop, view) == {second: 2}, "the run that the view may return to"
     assert check(mended, shop.settings, view).first is None
+
+    assert Rebuild(app, shop.settings, view).back().run == second
+    assert len(shop.table(view)) == 8
+    assert check(app, shop.settings, view).first is None
+
+
+def runs(shop: Shop, view: str) -> dict[str, int]:
+    """How many failed records there are of each run."""
+    return dict(Counter(each.run for each in published(Client(shop.log), view)))
 
 
 def test_the_kit_shows_what_a_query_fails_on():

@@ -134,7 +134,7 @@ def check(app: App, settings: Settings, name: str, *, plain: bool = False) -> Ch
     for key in waiting:
         del answer[key]
         shown.pop(key, None)
-    several = 0 if view.append else sum(len(rows) > 1 for rows in answer.values())
+    several = 0 if view.append else sum(len(set(map(_text, rows))) > 1 for rows in answer.values())
     differing, first = compared(shown, answer, append=view.append)
     return Checked(
         view=name,

@@ -28,7 +28,6 @@ from headwater.pipeline import failed, late, session
 from headwater.pipeline.checkpoint import Checkpoint
 from headwater.pipeline.differing import PUBLISH
 from headwater.pipeline.engine import Engine
-from headwater.pipeline.failed import FailedRecord
 from headwater.pipeline.late import LateRecord
 from headwater.pipeline.layout import PLAIN, layout
 from headwater.pipeline.points import passes
@@ -172,7 +171,7 @@ class Rebuild:
             swapped = self._made(before, after)
             passes("swap files are written")
             rows = differences(self._published(before), self._published(after))
-            return progress.publish(swapped, columns(rows), self._left_out(run), self._failed(run))
+            return progress.publish(swapped, columns(rows), self._left_out(run), self._failed(old.run, run))
         finally:
             progress.close()
 
@@ -205,12 +204,13 @@ class Rebuild:
             self._topics.ensure([late.topic(self._view.name)], self._settings.partitions, compact=True)
         return found
 
-    def _failed(self, run: str) -> list[FailedRecord]:
-        """The records that the query of the new run could not take, from the topic that goes with the swap."""
+    def _failed(self, old: str, run: str) -> list[tuple[bytes, bytes | None]]:
+        """The records that the query of the new run could not take; those of runs before the old one, which nothing returns to, leave their topic."""
         found = list(failed.published(self._topics, result.shadow_topic(self._view.name, run)))
         if found:
             self._topics.ensure([failed.topic(self._view.name)], self._settings.partitions, compact=True)
-        return found
+        there = failed.published(self._topics, self._view.name)
+        return list(failed.encoded(found, [each for each in there if each.run not in {old, run}]))
 
     def _published(self, of: Result) -> Published:
         return Published(self._place(of), of.state[PUBLISH], layout(of.layouts.get(PUBLISH, PLAIN)))

@@ -10,7 +10,7 @@ import msgspec
 
 from headwater.client import Client
 
-__all__ = ["FailedRecord", "Failure", "by_topic", "published", "records", "topic"]
+__all__ = ["FailedRecord", "Failure", "by_topic", "encoded", "published", "records", "topic"]
 
 VALUE_CHARACTERS_MAX = 1_000
 
@@ -37,7 +37,8 @@ class FailedRecord(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        return f"{self.topic}-{self.partition}-{self.offset}"
+        """Its place and the run: a view may return to the run before, which has failed on other records."""
+        return f"{self.topic}-{self.partition}-{self.offset}@{self.run}"
 
     @property
     def failure(self) -> Failure:
@@ -50,9 +51,11 @@ def topic(view: str) -> str:
 
 
 def published(client: Client, view: str) -> Iterator[FailedRecord]:
-    """Those of a view, of all its runs."""
-    for record in client.read([topic(view)]):
-        yield msgspec.json.decode(record.value(), type=FailedRecord)
+    """Those of a view, of the runs that it may return to."""
+    found = {record.key(): record.value() for record in client.read([topic(view)])}
+    for value in found.values():
+        if value is not None:
+            yield msgspec.json.decode(value, type=FailedRecord)
 
 
 def records(client: Client, failures: Iterable[Failure], run: str) -> Iterator[FailedRecord]:
@@ -63,6 +66,16 @@ def records(client: Client, failures: Iterable[Failure], run: str) -> Iterator[F
         found = next(iter(client.read([each.topic], after, since=here)), None)
         value = None if found is None else _text(found.value())
         yield FailedRecord(each.topic, each.partition, each.offset, each.reason, value, run)
+
+
+def encoded(
+    found: Iterable[FailedRecord], gone: Iterable[FailedRecord] = ()
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Failed records as their topic has them, and a tombstone for each that is to leave it."""
+    for each in found:
+        yield each.key.encode(), msgspec.json.encode(each)
+    for each in gone:
+        yield each.key.encode(), None
 
 
 def by_topic(failures: Iterable[Failure]) -> dict[str, dict[int, list[int]]]:

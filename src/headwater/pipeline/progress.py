@@ -158,7 +158,7 @@ class Progress:
         result: Result,
         records: Iterable[Columns],
         too_late: Iterable[LateRecord] = (),
-        failures: Iterable[FailedRecord] = (),
+        failures: Iterable[tuple[bytes, bytes | None]] = (),
     ) -> Result:
         """Makes a batch happen: its records and its result, all or nothing. Raises Fenced or MachineError."""
         with self._transaction():
@@ -169,10 +169,13 @@ class Progress:
                 self._produce_result(result)
                 self._producer.flush()
                 raise
-            for topic_of, left_out in ((late.topic, too_late), (failed.topic, failures)):
-                encoded = ((record.key.encode(), msgspec.json.encode(record)) for record in left_out)
-                for keys, values in columns(encoded):
-                    self._producer.send(topic_of(self._topic), keys, values)
+            left_out = ((record.key.encode(), msgspec.json.encode(record)) for record in too_late)
+            for name, records_of in (
+                (late.topic(self._topic), left_out),
+                (failed.topic(self._topic), failures),
+            ):
+                for keys, values in columns(records_of):
+                    self._producer.send(name, keys, values)
             reached = self._producer.flush()
             passes("all is produced")
             outputs = {partition: end for (name, partition), end in reached.items() if name == self._topic}

@@ -205,7 +205,10 @@ class Publisher:
         late_rows = self._late_rows(batch, result, seen)
         self._durable.sync()
         self._last = self._progress.publish(
-            result, self._changes(result.state[PUBLISH], batch), late_rows, self._failed(failures)
+            result,
+            self._changes(result.state[PUBLISH], batch),
+            late_rows,
+            failed.encoded(self._failed(failures)),
         )
         self._look_ahead()
         self._forget_old()
@@ -363,8 +366,14 @@ class Publisher:
     def _failed(self, failures: list[Failure]) -> list[FailedRecord]:
         """The records that the batch has left out since the query fails on them, as they are to be published."""
         found = self._progress.with_values(failures)
-        for each in found:
-            logger.warning("view %s cannot take %s: %s", self._view.name, each.key, each.reason)
+        for each in found:  # the reason may quote the record, so it is only in the topic
+            place = f"{each.topic}, partition {each.partition}, offset {each.offset}"
+            logger.warning(
+                "view %s fails on the record at %s; it is in %s",
+                self._view.name,
+                place,
+                failed.topic(self._view.name),
+            )
         return found
 
     def _changes(self, chains: list[Chain], batch: int) -> Iterator[Columns]:
