@@ -22,6 +22,7 @@ from headwater.cli_parts import AppFile, examples
 from headwater.cli_sink import sink
 from headwater.cli_view import view
 from headwater.config import Settings, load
+from headwater.decoders import from_json
 from headwater.errors import HeadwaterError, MachineError, UsageError, one_line
 
 __all__ = ["begin", "cli", "main", "stop_on_signals"]
@@ -239,12 +240,11 @@ def doctor(
 @cli.command(hidden=True)
 def console(info: str, *, supervised: Supervised = False) -> None:
     """View tables, HTTP and live pages; INFO is a JSON object that names the application and its views."""
-    import msgspec
 
     from headwater.node import serve_console
     from headwater.view import Info
 
-    serve_console(begin(supervised=supervised), msgspec.json.decode(info, type=Info))
+    serve_console(begin(supervised=supervised), from_json(info, Info))
 
 
 @cli.command(hidden=True)

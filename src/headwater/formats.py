@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from headwater.decoders import from_json
 from headwater.errors import UsageError
 
 __all__ = ["FORMATS", "Format"]
@@ -45,7 +46,7 @@ class Format(msgspec.Struct, frozen=True):
     def decode(self, data: bytes, kind: type[T], where: str, remedy: str = "") -> T:
         """JSON as a struct with a field ``format``. A newer format is refused as such, whatever else has changed in it."""
         try:
-            found = msgspec.json.decode(data, type=kind)
+            found = from_json(data, kind)
         except msgspec.ValidationError:
             self.check(_format_of(data), where, remedy)
             raise
@@ -60,7 +61,7 @@ class Format(msgspec.Struct, frozen=True):
 
 def _format_of(data: bytes) -> int:
     try:
-        return msgspec.json.decode(data, type=_Named).format
+        return from_json(data, _Named).format
     except msgspec.MsgspecError:
         return 1
 

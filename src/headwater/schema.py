@@ -15,6 +15,7 @@ from typing import Any, dataclass_transform
 import msgspec
 from msgspec import inspect
 
+from headwater.decoders import from_json
 from headwater.errors import UsageError
 
 __all__ = ["Column", "Event", "columns", "ddl", "encode", "key_text", "reason", "wire"]
@@ -173,7 +174,7 @@ def reason(value: bytes | None, event: type[Event]) -> str:
     if value is None:
         return "the value is null"
     try:
-        msgspec.json.decode(value, type=event)
+        from_json(value, event)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         return str(error)
     return f"a field does not fit {ddl(event)}"

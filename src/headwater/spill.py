@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 from crc32c import crc32c
 
+from headwater.decoders import from_msgpack
 from headwater.errors import StorageError, UsageError
 from headwater.formats import SPILL
 from headwater.outgoing import Record
@@ -263,11 +264,14 @@ def _bodies(path: Path, start: int, end: int, count: int) -> tuple[list[Body], i
     return found, start
 
 
+_decode = msgspec.msgpack.Decoder(Body).decode
+
+
 def _body(data: bytes, path: Path) -> Body:
     try:
-        found: Body = msgspec.msgpack.decode(data, type=Body)
+        found: Body = _decode(data)
     except msgspec.ValidationError:
-        version = msgspec.msgpack.decode(data, type=list[Any])[0]
+        version = from_msgpack(data, list[Any])[0]
         SPILL.check(version if isinstance(version, int) else 1, f"spill file {path}")
         raise
     SPILL.check(found[0], f"spill file {path}")

@@ -19,6 +19,7 @@ from headwater.access import Log
 from headwater.client import Client, producer
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings, load
+from headwater.decoders import from_json
 from headwater.drain import Spilling
 from headwater.errors import HeadwaterError, Overloaded, UsageError
 from headwater.graph import Stream
@@ -263,7 +264,7 @@ def _declared(event: Value, stream: Stream) -> str:
         row = wire(event)
     else:
         try:
-            row = msgspec.json.decode(event or b"", type=dict[str, Any])
+            row = from_json(event or b"", dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise UsageError(
                 f"a record for stream {stream.name!r} has no key", got=str(error), hint="give key=…"

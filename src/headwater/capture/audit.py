@@ -64,6 +64,9 @@ class _Event(msgspec.Struct):
     after: dict[str, Any] | None = None
 
 
+_event = msgspec.json.Decoder(_Event)
+
+
 class _Sum:
     """Count and checksum of rows, in whatever order they come."""
 
@@ -101,7 +104,7 @@ def folded(
     log: Log, topic: str, names: Sequence[str], passed: Callable[[msgspec.Raw], bool]
 ) -> dict[bytes, bytes]:
     """The rows that the topic leaves, as digests by key; each partition is read up to the first record whose source has passed the place."""
-    decoder, kept, over = msgspec.json.Decoder(_Event), dict[bytes, bytes](), set[int]()
+    decoder, kept, over = _event, dict[bytes, bytes](), set[int]()
     client = Client(log)
     try:
         for message in client.read([topic]):

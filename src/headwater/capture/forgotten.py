@@ -28,6 +28,9 @@ class _Event(msgspec.Struct):
     source: msgspec.Raw
 
 
+_event = msgspec.json.Decoder(_Event)
+
+
 class Forgotten:
     """Looks through the parts of one reading. Holds the keys of a topic in memory from its truncate to the end of its deletes.
 
@@ -49,7 +52,7 @@ class Forgotten:
         self._left: dict[str, tuple[Around, set[bytes]]] = {}
         self._empty: dict[str, dict[int, int]] = {}
         """By topic and partition, the offset up to which no row is left: what comes behind it is all that need be read next time."""
-        self._decode = msgspec.json.Decoder(_Event).decode
+        self._decode = _event.decode
 
     def through(self, parts: Iterable[Part]) -> Iterator[Part]:
         """The parts, with the deletes of rows that are gone."""

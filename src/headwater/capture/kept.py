@@ -15,6 +15,7 @@ from pathlib import Path
 import cramjam
 import msgspec
 
+from headwater.decoders import from_json
 from headwater.formats import KEPT_ROWS
 
 __all__ = ["FILE", "Kept"]
@@ -63,7 +64,7 @@ class Kept:
     def offsets(self, topic: str) -> dict[int, int] | None:
         """Up to where the topic was read; None if it was not read at all."""
         found = self._connection.execute("SELECT offsets FROM topics WHERE name = ?", (topic,)).fetchone()
-        return None if found[0] is None else msgspec.json.decode(found[0], type=dict[int, int])
+        return None if found[0] is None else from_json(found[0], dict[int, int])
 
     def advance(self, topic: str, offsets: Mapping[int, int]) -> None:
         """The rows of the topic are those that its records before these offsets leave."""

@@ -14,6 +14,7 @@ from headwater.capture.mariadb import MariaDBSource
 from headwater.capture.mariaplace import Place
 from headwater.capture.mariarows import Rows
 from headwater.capture.mariasnapshot import Snapshot
+from headwater.decoders import from_json
 
 __all__ = ["audit"]
 
@@ -46,7 +47,7 @@ class _Until(NamedTuple):
 
     def passed(self, said: msgspec.Raw) -> bool:
         """Rows of a snapshot have no transaction but a place in the binlog, which means nothing on another server."""
-        source = msgspec.json.decode(said, type=_Source)
+        source = from_json(said, _Source)
         if source.gtid is not None:
             return not self.seen.has(source.gtid)
         place = (self.snapshot.file, self.snapshot.place)

@@ -3,6 +3,7 @@
 import msgspec
 
 from headwater.capture.chunks import Chunked
+from headwater.decoders import from_json
 
 __all__ = ["ANEW", "Place"]
 
@@ -31,7 +32,7 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
             return cls(tables={})
         if position == ANEW:
             return cls(tables={}, again=True)
-        return msgspec.json.decode(position, type=cls) if position[:1] == "{" else cls(position)
+        return from_json(position, cls) if position[:1] == "{" else cls(position)
 
     def __str__(self) -> str:
         return msgspec.json.encode(self).decode()

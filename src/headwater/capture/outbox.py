@@ -41,6 +41,9 @@ class _Event(msgspec.Struct, frozen=True):
     after: dict[str, Any] | None = None
 
 
+_event = msgspec.json.Decoder(_Event)
+
+
 class Outbox:
     """The topic ``topic`` of a capture is an outbox; its other topics pass. The application may delete rows as soon as it has written them.
 
@@ -50,7 +53,7 @@ class Outbox:
     def __init__(self, topic: str, *, prefix: str) -> None:
         self.topic = topic
         self._prefix = prefix
-        self._decoder = msgspec.json.Decoder(_Event)
+        self._decoder = _event
 
     def through(self, parts: Iterator[Part]) -> Iterator[Part]:
         """The parts with events in the place of rows."""

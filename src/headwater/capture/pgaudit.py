@@ -14,6 +14,7 @@ from headwater.capture.pgcatalog import Catalogue
 from headwater.capture.pgchunks import Rows, Visible
 from headwater.capture.pgconnect import Wire, connect, failures
 from headwater.capture.pgoutput import parse_lsn
+from headwater.decoders import from_json
 from headwater.errors import CaptureError
 
 __all__ = ["audit"]
@@ -63,7 +64,7 @@ class _Until(NamedTuple):
         return parse_lsn(msgspec.json.decode(position)["lsn"]) >= self.lsn
 
     def passed(self, said: msgspec.Raw) -> bool:
-        source = msgspec.json.decode(said, type=_Source)
+        source = from_json(said, _Source)
         if source.lsn >= self.lsn:
             return True
         recent = source.ts_ms >= self.at_ms - CLOCK_MS

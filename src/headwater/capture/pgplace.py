@@ -3,6 +3,7 @@
 import msgspec
 
 from headwater.capture.chunks import Chunked
+from headwater.decoders import from_json
 
 __all__ = ["Place", "anew", "decode", "encode", "still_known"]
 
@@ -29,7 +30,7 @@ def encode(place: Place) -> str:
 
 
 def decode(position: str) -> Place:
-    return msgspec.json.decode(position, type=Place)
+    return from_json(position, Place)
 
 
 def anew() -> str:

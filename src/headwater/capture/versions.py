@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headwater.capture.source import Record
+from headwater.decoders import from_json
 
 __all__ = ["ColumnSchema", "TableSchema", "Versions"]
 
@@ -41,7 +42,7 @@ class Versions:
 
     def recall(self, value: bytes) -> None:
         """A record of the topic."""
-        known = msgspec.json.decode(value, type=TableSchema)
+        known = from_json(value, TableSchema)
         self._newest[known.table] = known
 
     def knows(self, table: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from headwater.decoders import from_json
 from headwater.demo.event import TOPICS, Click, Event, Order, PageView, Request, Search
 
 __all__ = ["WINDOWS", "delays", "percentile"]
@@ -31,7 +32,7 @@ def delays(records: Iterable[Any], seen: Seen) -> dict[str, list[int]]:
     counted = _Counted()
     for record in records:
         try:
-            event = msgspec.json.decode(record.value(), type=TYPES[record.topic()])
+            event = from_json(record.value(), TYPES[record.topic()])
         except msgspec.MsgspecError:
             continue
         counted.add(event, record.timestamp()[1])

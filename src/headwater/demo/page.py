@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from headwater.clock import Clock
+from headwater.decoders import from_json
 from headwater.errors import MachineError
 from headwater.position import Position
 
@@ -105,7 +106,7 @@ class Page:
             raise MachineError(
                 f"the console refused to show {view!r}", got=body.decode(errors="replace")[:200]
             )
-        return msgspec.json.decode(body, type=_Answer)
+        return from_json(body, _Answer)
 
     def _follow(self, view: str, clock: Clock) -> None:
         last = ""
@@ -129,7 +130,7 @@ class Page:
                 if field == b"id":
                     position = value.decode()
                 elif field == b"data":
-                    yield position, msgspec.json.decode(value, type=_Event)
+                    yield position, from_json(value, _Event)
                 if self._stop.is_set():
                     return
         finally:

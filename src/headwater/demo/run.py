@@ -15,6 +15,7 @@ from headwater.app import App
 from headwater.client import Client
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
+from headwater.decoders import from_json
 from headwater.demo import check, latency
 from headwater.demo.event import TOPICS
 from headwater.demo.page import Page
@@ -177,7 +178,7 @@ class Demo:
         """Compares what the page shows with a batch run and with the generator, and prints the verdict."""
         shown = {name: page.rows(name) for name in self._graph.views}
         client = Client(node.settings.access)
-        figures = msgspec.json.decode(_tally(node).read_bytes(), type=Figures)
+        figures = from_json(_tally(node).read_bytes(), Figures)
         invalid = {
             topic: len({record.key() for record in client.read([f"{topic}.invalid"])})
             for topic in TOPICS.values()
@@ -206,7 +207,7 @@ class Demo:
         out = node.folder / "batch.json"
         node.supervisor.start(node.part("batch", str(SHOP), str(out)))
         self._await(node, page, "a batch run over the whole log", BATCH_S, lambda: _running(node, "batch"))
-        return msgspec.json.decode(out.read_bytes(), type=dict[str, dict[str, check.Row]])
+        return from_json(out.read_bytes(), dict[str, dict[str, check.Row]])
 
 
 def _running(node: Node, part: str) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from headwater.clock import Clock, SteadyClock, SystemClock
+from headwater.decoders import from_json
 from headwater.errors import ErrorCode, Refused, StorageError
 from headwater.log.commit import Committer
 from headwater.log.coordinator import TRANSACTIONS_TOPIC, Transactions
@@ -230,7 +231,7 @@ class Broker:
     def _load_meta(self) -> _Meta:
         data = self.disk.read(self.folder / META_FILE)
         if data is not None:
-            return msgspec.json.decode(data, type=_Meta)
+            return from_json(data, _Meta)
         if self._has_topics():
             raise StorageError(
                 f"data folder {self.folder} has topics and no {META_FILE}",

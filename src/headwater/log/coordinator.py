@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from headwater.clock import Clock
+from headwater.decoders import from_json
 from headwater.errors import ErrorCode, Refused
 from headwater.log.group_record import Committed
 from headwater.log.offsets import OFFSETS_TOPIC, Offsets
@@ -338,7 +339,7 @@ class Transactions:
         """Clients cannot write here; what one has written before that was so is passed over."""
         try:
             transactional_id = (record.key or b"").decode()
-            found = record.value and msgspec.json.decode(record.value, type=Transaction)
+            found = record.value and from_json(record.value, Transaction)
         except (UnicodeDecodeError, msgspec.DecodeError):
             logger.warning("%s: the record at offset %d cannot be read", TRANSACTIONS_TOPIC, record.offset)
             return

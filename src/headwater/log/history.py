@@ -14,6 +14,8 @@ from typing import NamedTuple
 import msgspec
 from crc32c import crc32c
 
+from headwater.decoders import from_msgpack
+
 __all__ = ["History", "Summary"]
 
 VERSION = 1
@@ -109,7 +111,7 @@ class History:
         if data is None or len(data) < 4 or crc32c(data[4:]) != int.from_bytes(data[:4], "big"):
             return None
         try:
-            found = msgspec.msgpack.decode(data[4:], type=_Manifest)
+            found = from_msgpack(data[4:], _Manifest)
         except msgspec.DecodeError:
             return None
         if found.version != VERSION or not found.bases:

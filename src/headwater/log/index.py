@@ -10,6 +10,8 @@ from bisect import bisect_left, bisect_right
 import msgspec
 from crc32c import crc32c
 
+from headwater.decoders import from_msgpack
+
 __all__ = ["Index", "IndexFile"]
 
 INTERVAL_BYTES = 4096
@@ -70,7 +72,7 @@ class IndexFile(msgspec.Struct, frozen=True, array_like=True):
         if data is None or len(data) < 4 or crc32c(data[4:]) != int.from_bytes(data[:4], "big"):
             return None
         try:
-            found = msgspec.msgpack.decode(data[4:], type=cls)
+            found = from_msgpack(data[4:], cls)
         except msgspec.ValidationError:
             return None
         return found if found.version == VERSION else None

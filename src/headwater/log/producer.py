@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headwater.decoders import from_msgpack
 from headwater.errors import ErrorCode
 from headwater.record import NO_PRODUCER, TRANSACTIONAL, BatchHeader
 
@@ -125,7 +126,7 @@ class Producers:
         return msgspec.msgpack.encode(_Snapshot(self.known, self.open, self.aborted))
 
     def restore(self, snapshot: bytes) -> None:
-        state = msgspec.msgpack.decode(snapshot, type=_Snapshot)
+        state = from_msgpack(snapshot, _Snapshot)
         self.known, self.open, self.aborted = state.known, state.open, state.aborted
 
     def forget_before(self, offset: int) -> None:

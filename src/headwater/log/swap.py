@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from headwater.decoders import from_json
 from headwater.log.disk import Disk
 
 __all__ = ["CLEANED", "conclude", "exchange", "finish", "intend"]
@@ -52,7 +53,7 @@ def finish(disk: Disk, folder: Path) -> None:
     """At a start: does what is left of an exchange, and removes files that no intention speaks of."""
     data = disk.read(folder / FILE)
     if data is not None:
-        intention = msgspec.json.decode(data, type=_Intention)
+        intention = from_json(data, _Intention)
         exchange(disk, folder, intention.base_offset)
         conclude(disk, folder, intention.removed)
     for name in disk.names(folder):

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from headwater.decoders import from_json
 from headwater.errors import ErrorCode, Refused, StorageError
 from headwater.log.config import parse_config
 from headwater.log.disk import Disk
@@ -251,9 +252,9 @@ class Catalog:
         if data is None:
             return self._without_catalog(is_new=is_new)
         try:
-            if "version" not in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
-                return _Catalog(1, msgspec.json.decode(data, type=dict[str, _Entry]))
-            found = msgspec.json.decode(data, type=_Catalog)
+            if "version" not in from_json(data, dict[str, msgspec.Raw]):
+                return _Catalog(1, from_json(data, dict[str, _Entry]))
+            found = from_json(data, _Catalog)
         except msgspec.DecodeError as error:
             raise StorageError(
                 f"{self._folder / CATALOG_FILE} cannot be read",

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from headwater.decoders import from_msgpack
 from headwater.pipeline import timers, windowed
 from headwater.pipeline.layout import FORGETTING
 from headwater.pipeline.operator import Applied, Moment, State, Staying
@@ -50,7 +51,7 @@ class Distinct(Staying, frozen=True, kw_only=True):
         changes: dict[bytes, bytes | None] = {}
         for key in keys:
             old = known.get(timers.place(key))
-            held = msgspec.msgpack.decode(old[8:], type=list[int]) if old is not None else []
+            held = from_msgpack(old[8:], list[int]) if old is not None else []
             for n in range(*fresh.get(key, (0, 0))):
                 if not self._is_near(times[n], held):
                     going.append(n)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from headwater.client import Client
+from headwater.decoders import from_json
 
 __all__ = ["FailedRecord", "Failure", "by_topic", "encoded", "published", "records", "topic"]
 
@@ -55,7 +56,7 @@ def published(client: Client, view: str) -> Iterator[FailedRecord]:
     found = {record.key(): record.value() for record in client.read([topic(view)])}
     for value in found.values():
         if value is not None:
-            yield msgspec.json.decode(value, type=FailedRecord)
+            yield from_json(value, FailedRecord)
 
 
 def records(client: Client, failures: Iterable[Failure], run: str) -> Iterator[FailedRecord]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from headwater.client import Client
+from headwater.decoders import from_json
 from headwater.graph import Graph, View
 from headwater.pipeline.engine import Engine
 from headwater.pipeline.topics import Positions, Topics
@@ -43,7 +44,7 @@ def topic(view: str) -> str:
 def published(client: Client, view: str) -> Iterator[LateRecord]:
     """The late records that stand beside a view, of all its runs."""
     for record in client.read([topic(view)]):
-        yield msgspec.json.decode(record.value(), type=LateRecord)
+        yield from_json(record.value(), LateRecord)
 
 
 class LateRecords:

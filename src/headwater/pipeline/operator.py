@@ -24,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
+from headwater.decoders import from_json
 from headwater.errors import MachineError, UsageError
 from headwater.late import duration_us
 from headwater.pipeline import blocks, refusals, weights, wire
@@ -418,7 +419,7 @@ def _stream_shell(
         _settled()
         found = [enter(each) for each in batches]
         if found:
-            plan = msgspec.json.decode(TaskContext.get().getLocalProperty(PLAN) or "{}", type=Plan)
+            plan = from_json(TaskContext.get().getLocalProperty(PLAN) or "{}", Plan)
             yield from answers(name, logic, found, plan, kind, leave=leave)
 
     return in_stream
@@ -477,7 +478,7 @@ def _uncollected() -> Iterator[None]:
 
 def written(notes: Sequence[str], shards: int) -> dict[int, Written]:
     """What the shards have written in a batch. Of two attempts of a task, which wrote the same, one is taken."""
-    found = [msgspec.json.decode(note, type=Written) for note in sorted(notes)]
+    found = [from_json(note, Written) for note in sorted(notes)]
     strange = [each.shard for each in found if not 0 <= each.shard < shards]
     if strange:
         raise MachineError(f"a task speaks of shard {strange[0]}", expected=f"0 to {shards - 1}")

@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from headwater.decoders import from_json
 from headwater.errors import MachineError
 from headwater.graph import Stream
 from headwater.pipeline import catalyst
@@ -241,7 +242,7 @@ def split_in_python(
 
 def _split(stream: str, horizon_us: int) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
     def judge(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        moment = msgspec.json.decode(TaskContext.get().getLocalProperty(PLAN) or "{}", type=_Moment)
+        moment = from_json(TaskContext.get().getLocalProperty(PLAN) or "{}", _Moment)
         for place, time, *offset in batches:
             times = time.cast(pa.int64())
             yield _judged(stream, place, times, moment, horizon_us, offset=offset[0] if offset else None)
@@ -287,6 +288,6 @@ def _greatest(notes: Iterable[str]) -> dict[str, int]:
     """The greatest time of each place, from the notes of a batch's tasks."""
     greatest: dict[str, int] = {}
     for text in notes:
-        for place, time_us in msgspec.json.decode(text, type=dict[str, int]).items():
+        for place, time_us in from_json(text, dict[str, int]).items():
             greatest[place] = max(time_us, greatest.get(place, time_us))
     return greatest

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from py4j.java_gateway import JavaClass
 
+from headwater.decoders import from_json
 from headwater.pipeline.fingerprint import fingerprint, unpickled
 
 __all__ = ["Expression", "Node", "Structure", "structure"]
@@ -53,7 +54,7 @@ class Structure:
 
     def __init__(self, written: Any) -> None:
         self._written = written
-        tables = msgspec.json.decode(written.text(), type=_Tables)
+        tables = from_json(written.text(), _Tables)
         self.nodes, self.expressions = tables.plans, tables.expressions
         self._functions: dict[int, str] = {}
 

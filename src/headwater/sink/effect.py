@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from headwater.change import Change
+from headwater.decoders import from_json
 from headwater.errors import UsageError
 from headwater.sink.store import Feed
 
@@ -161,7 +162,7 @@ def _key_columns(feed: Feed, key: str) -> dict[str, Any]:
     if len(feed.key) == 1:
         return {feed.key[0]: key}
     try:
-        values = msgspec.json.decode(key, type=list[Any])
+        values = from_json(key, list[Any])
     except msgspec.MsgspecError:
         return {"key": key}
     named: Mapping[str, Any] = dict(zip(feed.key, values, strict=False))

@@ -23,6 +23,7 @@ from confluent_kafka.admin import NewPartitions
 
 from headwater.access import Log
 from headwater.client import FENCED, READING, Client, acquaint, admin, consumer, producer
+from headwater.decoders import from_json
 from headwater.errors import Away, HeadwaterError, MachineError
 from headwater.formats import JOURNAL
 from headwater.keep import STATE
@@ -294,7 +295,7 @@ class Journal:
         found.pop(BIRTH, None)
         stored = found.pop(MARK, None)
         mark = None if stored is None else JOURNAL.decode(stored, Mark, f"journal {self.topic}")
-        entries = [msgspec.json.decode(value, type=Entry) for value in found.values()]
+        entries = [from_json(value, Entry) for value in found.values()]
         return page, mark, sorted(entries, key=lambda entry: entry.effect.offset)
 
     def _read(self, partition: int) -> dict[str, bytes]:
@@ -334,7 +335,7 @@ def unfinished(client: Client, sink: str) -> set[tuple[int, int]]:
         if name == MARK and value is not None:
             JOURNAL.verify(value, f"journal {sink}{ENDING}")
     entries = (
-        msgspec.json.decode(value, type=Entry)
+        from_json(value, Entry)
         for (_, name), value in found.items()
         if value is not None and name not in {MARK, BIRTH}
     )

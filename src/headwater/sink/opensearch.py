@@ -18,6 +18,7 @@ import msgspec
 
 from headwater.address import options, shown
 from headwater.change import Change
+from headwater.decoders import from_json
 from headwater.errors import Away, UsageError, one_line
 from headwater.formats import OPENSEARCH_SINK
 from headwater.sink.columns import kind
@@ -263,7 +264,7 @@ class _Store:
         if change.value is None:
             return msgspec.json.encode({"delete": about}) + b"\n"
         try:
-            columns = msgspec.json.decode(change.value, type=dict[str, msgspec.Raw])
+            columns = from_json(change.value, dict[str, msgspec.Raw])
         except msgspec.MsgspecError as error:
             raise Poison(change.partition, change.offset, f"the value is no JSON object: {error}") from error
         row: dict[str, Any] = {name: value for name, value in columns.items() if not name.startswith("_")}

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import msgspec
 
 from headwater.address import options, shown
+from headwater.decoders import from_json
 from headwater.errors import Away, UsageError, one_line
 from headwater.formats import REDIS_SINK
 from headwater.sink.driver import driver
@@ -358,7 +359,7 @@ def _fields(row: Newest) -> bytes:
     """The columns of a row as names and texts, for a hash; what is null is no field."""
     change = row.change
     try:
-        columns = msgspec.json.decode(change.value or "{}", type=dict[str, msgspec.Raw])
+        columns = from_json(change.value or "{}", dict[str, msgspec.Raw])
     except msgspec.MsgspecError as error:
         raise Poison(change.partition, change.offset, f"the value is no JSON object: {error}") from error
     flat: list[str] = []
