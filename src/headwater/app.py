@@ -99,14 +99,14 @@ class App:
         append: bool = False,
         emit: Literal["changes", "ready"] = "changes",
         pace: Literal["", "sink"] | None = None,
-        on_error: Literal["skip", "stop"] = "skip",
+        on_error: Literal["skip", "stop"] = "stop",
     ) -> Callable[[Function], Function]:
         """Declares the decorated function as a view: DataFrames in, DataFrame out, one row for each key.
 
         ``late`` says what becomes of records that come after their window: ``hw.side()``, ``hw.drop()``, ``hw.correct("1 day")``. A row that has not changed for ``forget`` leaves the view.
         ``emit="ready"`` publishes a row only once the watermark says that it is complete.
         With ``append`` each row is a record of its own and replaces none: a stream made of streams.
-        ``on_error``: a record that the query fails on goes to ``<view>.failed`` and the view continues without it (``"skip"``), or the view stops (``"stop"``).
+        ``on_error``: a record that the query fails on stops the view (``"stop"``), or goes to ``<view>.failed`` and the view continues without it (``"skip"``, ``docs/guide.md``).
         ``pace="sink"``: it waits when a sink of its rows is too far behind (``docs/overload.md``); without it, as the app says.
         Inputs are the parameter names, or ``inputs={"parameter": "stream"}``: streams, tables, and other views. The function stays
         callable in tests.
@@ -158,7 +158,7 @@ class App:
         append: bool = False,
         emit: Literal["changes", "ready"] = "changes",
         pace: Literal["", "sink"] | None = None,
-        on_error: Literal["skip", "stop"] = "skip",
+        on_error: Literal["skip", "stop"] = "stop",
     ) -> None:
         """Declares a view by a SQL query over streams, tables and views; ``inputs={"alias": "stream"}`` names streams that are no SQL names."""
         mapped = (

@@ -88,7 +88,7 @@ class View(msgspec.Struct, frozen=True):
     """Whether rows are published whenever they change, or once they are complete."""
     pace: Literal["", "sink"] = ""
     """Whether it reads no faster than those who follow its rows."""
-    on_error: Literal["skip", "stop"] = "skip"
+    on_error: Literal["skip", "stop"] = "stop"
     """Whether a record that its query fails on is left out and published to ``<view>.failed``, or stops the view."""
 
 

@@ -58,7 +58,7 @@ def parts(orders):
 def test_a_division_by_zero_is_left_out_named_and_counted_and_the_rest_is_published(shop: Shop):
     shop.make("orders")
     app, view = shop.app(), shop.name("parts")
-    app.view(key="order_id", name=view)(parts)
+    app.view(key="order_id", name=view, on_error="skip")(parts)
     shop.send([order(n, 0 if n in {3, 8} else n) for n in range(1, 13)])
     Runner(app, shop.settings).once()
     assert {row["order_id"] for row in shop.table(view).values()} == set(range(1, 13)) - {3, 8}
@@ -88,7 +88,7 @@ def test_a_python_function_that_raises_leaves_out_its_record_alone(shop: Shop):
 
     app, view = shop.app(), shop.name("halves")
 
-    @app.view(key="country", name=view)
+    @app.view(key="country", name=view, on_error="skip")
     def halves(orders):
         return orders.groupBy("country").agg(F.sum(half("cents")).alias("half"))
 
@@ -103,7 +103,12 @@ def test_of_two_rows_that_fail_where_they_meet_the_later_one_is_left_out(shop: S
     app, view = hw.App("shop"), shop.name("priced")
     app.table("items", Item, key="id", topic=shop.name("items"))
     app.table("rates", Rate, key="of", topic=shop.name("rates"))
-    app.sql(view, "SELECT id, n div rate AS x FROM items JOIN rates ON items.of = rates.of", key="id")
+    app.sql(
+        view,
+        "SELECT id, n div rate AS x FROM items JOIN rates ON items.of = rates.of",
+        key="id",
+        on_error="skip",
+    )
     shop.make("items", "rates")
     shop.send_to(shop.name("rates"), [Rate(1, 2), Rate(2, 0)], "of")
     shop.send_to(shop.name("items"), [Item(1, 10, 1)], "id")
@@ -123,7 +128,12 @@ def test_of_two_rows_that_fail_where_they_meet_the_later_one_is_left_out(shop: S
 def test_an_aggregate_that_overflows_stops_its_view_and_names_the_key(shop: Shop):
     shop.make("orders")
     app, view = shop.app(), shop.name("totals")
-    app.sql(view, "SELECT country, sum(cents) AS cents FROM orders GROUP BY country", key="country")
+    app.sql(
+        view,
+        "SELECT country, sum(cents) AS cents FROM orders GROUP BY country",
+        key="country",
+        on_error="skip",
+    )
     shop.send([order(1, HUGE), order(2, 5, "us")])
     Runner(app, shop.settings).once()
     shop.send([order(3, HUGE), order(4, 6, "us")])
@@ -137,17 +147,22 @@ def test_an_aggregate_that_overflows_stops_its_view_and_names_the_key(shop: Shop
 def test_a_number_out_of_range_in_a_record_is_the_fault_of_the_record_also_inside_an_aggregate(shop: Shop):
     shop.make("orders")
     app, view = shop.app(), shop.name("doubled")
-    app.sql(view, "SELECT country, sum(cents * 4) AS cents FROM orders GROUP BY country", key="country")
+    app.sql(
+        view,
+        "SELECT country, sum(cents * 4) AS cents FROM orders GROUP BY country",
+        key="country",
+        on_error="skip",
+    )
     shop.send([order(1, 10), order(2, HUGE), order(3, 5)])
     Runner(app, shop.settings).once()
     assert {key: row["cents"] for key, row in shop.table(view).items()} == {"de": 60}
     assert [number for number, _ in failed(shop, view)] == [2]
 
 
-def test_with_on_error_stop_every_failure_stops_the_view(shop: Shop):
+def test_without_on_error_skip_every_failure_stops_the_view(shop: Shop):
     shop.make("orders")
     app, view = shop.app(), shop.name("strict")
-    app.view(key="order_id", name=view, on_error="stop")(parts)
+    app.view(key="order_id", name=view)(parts)
     shop.send([order(1, 1), order(2, 0)])
     for _ in range(2):
         with pytest.raises(HeadwaterError, match=r"has stopped; got \[DIVIDE_BY_ZERO\]"):
@@ -162,7 +177,7 @@ def test_a_query_that_fails_on_nearly_every_record_stops_instead_of_leaving_all_
     monkeypatch.setattr(isolation.search, "__defaults__", (3,))
     shop.make("orders")
     app, view = shop.app(), shop.name("hopeless")
-    app.view(key="order_id", name=view)(parts)
+    app.view(key="order_id", name=view, on_error="skip")(parts)
     shop.send([order(n, 0) for n in range(20)])
     with pytest.raises(UsageError, match="its query fails on more than 3 records of a batch"):
         Runner(app, shop.settings).once()
@@ -174,7 +189,7 @@ def test_windows_are_complete_without_the_record_that_fails(shop: Shop):
     shop.make("orders")
     app, view = shop.app(), shop.name("windows")
 
-    @app.view(key=["window", "country"], name=view)
+    @app.view(key=["window", "country"], name=view, on_error="skip")
     def windows(orders):
         rows = orders.selectExpr("at", "country", "100 div cents AS part")
         return rows.groupBy(F.window("at", "10 seconds"), "country").agg(F.sum("part").alias("parts"))
@@ -193,7 +208,12 @@ def test_a_batch_that_is_run_once_more_leaves_out_the_same_records(shop: Shop):
     """The crash comes between the transaction and Spark's commit; the state of Spark's own aggregate must not have the record either."""
     shop.make("orders")
     app, view = shop.app(), shop.name("again")
-    app.sql(view, "SELECT country, sum(100 div cents) AS n FROM orders GROUP BY country", key="country")
+    app.sql(
+        view,
+        "SELECT country, sum(100 div cents) AS n FROM orders GROUP BY country",
+        key="country",
+        on_error="skip",
+    )
     shop.send([order(1, 50), order(2, 0), order(3, 25)])
     Runner(app, shop.settings).once()
     shop.lose_commit(view)
@@ -209,7 +229,7 @@ def test_a_rebuild_of_the_same_query_leaves_out_the_same_records_and_one_of_a_me
 ):
     shop.make("orders")
     app, view = shop.app(), shop.name("rebuilt")
-    app.view(key="order_id", name=view)(parts)
+    app.view(key="order_id", name=view, on_error="skip")(parts)
     shop.send([order(n, n % 5) for n in range(1, 11)])
     Runner(app, shop.settings).once()
     assert [number for number, _ in failed(shop, view)] == [5, 10]
@@ -219,7 +239,9 @@ def test_a_rebuild_of_the_same_query_leaves_out_the_same_records_and_one_of_a_me
     assert check(app, shop.settings, view).first is None
 
     mended = shop.app()
-    mended.sql(view, "SELECT order_id, try_divide(100, cents) AS part FROM orders", key="order_id")
+    mended.sql(
+        view, "SELECT order_id, try_divide(100, cents) AS part FROM orders", key="order_id", on_error="skip"
+    )
     assert Rebuild(mended, shop.settings, view).run().failed == {}
     assert {row["order_id"] for row in shop.table(view).values()} == set(range(1, 11))
     assert runs(shop, view) == {second: 2}, "the run that the view may return to"
@@ -238,7 +260,7 @@ def runs(shop: Shop, view: str) -> dict[str, int]:
 def test_the_kit_shows_what_a_query_fails_on():
     app = hw.App("shop")
     app.stream("orders", Order, key="customer_id", time="at")
-    app.view(key="order_id", name="parts")(parts)
+    app.view(key="order_id", name="parts", on_error="skip")(parts)
     with testing.views(app) as t:
         wrong = order(2, 0)
         t.send("orders", order(1, 50), wrong)

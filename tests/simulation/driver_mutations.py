@@ -30,7 +30,9 @@ def _when(self: Attention, planned_ms: int, since_ms: int) -> When:
     return When(looked, looked)
 
 
-def _publish_result_after(self: Progress, result: Any, records: Any, too_late: Any = ()) -> Any:
+def _publish_result_after(
+    self: Progress, result: Any, records: Any, too_late: Any = (), failures: Any = ()
+) -> Any:
     """The rows are committed, and then the result."""
     with self._transaction():
         self._produce(records)
@@ -49,7 +51,9 @@ def _publish_result_after(self: Progress, result: Any, records: Any, too_late: A
 published = Progress.publish
 
 
-def _publish_late_first(self: Progress, result: Any, records: Any, too_late: Any = ()) -> Any:
+def _publish_late_first(
+    self: Progress, result: Any, records: Any, too_late: Any = (), failures: Any = ()
+) -> Any:
     """Late records have a transaction of their own."""
     found = list(too_late)
     if found:
