@@ -6,7 +6,7 @@ JOINS  := q3,q4,q5,q7,q8,q9,q13,q20
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-logic bench-stores bench-delivery bench-capture bench-recovery bench-commits bench-report sql-page soak soak-log clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-logic bench-stores bench-delivery bench-capture bench-recovery bench-commits bench-report sql-page capture-page rooms-page start-page life-pages soak soak-log clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -91,13 +91,25 @@ soak-log: $(VENV)/.setup $(VENV)/.setup-test  ## the broker alone, 40 minutes un
 sql-page: $(VENV)/.setup  ## writes the list of what is refused in docs/sql.md from the code that refuses
 	@PYTHONPATH=tests $(BIN)/python tests/pipeline/sqlpage.py
 
+capture-page: $(VENV)/.setup  ## writes the states of captures in docs/capture.md from the tables by which they run
+	@PYTHONPATH=tests $(BIN)/python tests/capture/lifepage.py
+
+rooms-page: $(VENV)/.setup  ## draws the table of rooms in ARCHITECTURE.md from tests/rooms.py
+	@$(BIN)/python tests/rooms.py
+
+start-page: $(VENV)/.setup  ## draws the tables of how a view starts in pipeline/DESIGN.md from the code
+	@PYTHONPATH=tests $(BIN)/python tests/pipeline/startpage.py
+
+life-pages: $(VENV)/.setup  ## draws the lives of sinks and effects in docs/sinks.md and docs/effects.md from the code
+	@PYTHONPATH=tests $(BIN)/python tests/sink/lifepage.py
+
 bench-report: $(VENV)/.setup  ## draws docs/benchmarks.md from bench/results
 	@$(BIN)/python bench/report.py
 
 clean:  ## remove the virtual environment and everything that was built or measured locally
 	rm -rf $(VENV) .venv-flink build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
 
-$(VENV)/.setup: pyproject.toml scripts/setup src/headwater/pipeline/jars.py src/headwater/operate/classes.py $(wildcard src/headwater/pipeline/jvm/*.java)
+$(VENV)/.setup: pyproject.toml scripts/setup src/headwater/pipeline/spark/jars.py src/headwater/operate/machine/keep_classes.py $(wildcard src/headwater/pipeline/spark/jvm/*.java)
 	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/setup
 	@touch $@
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
-from headwater.client import Client, producer
+from headwater.client.client import Client, producer
 
 TOPICS = ("persons", "auctions", "bids")
 ALL = "events"

@@ -9,8 +9,8 @@ from typing import Any
 
 import headwater as hw
 from headwater.config import Settings
-from headwater.pipeline import session
-from headwater.pipeline.runner import Runner
+from headwater.pipeline.run.runner import Runner
+from headwater.pipeline.spark import session
 from idle import family
 
 FLINK = Path(
@@ -84,7 +84,7 @@ class Ours:
         """Brings a view up to date; the seconds that its batches took."""
         runner = Runner(app, self._settings)
         runner.once()
-        progress = runner._queries[view].recentProgress
+        progress = runner.views[view].query.recentProgress
         return sum(each["durationMs"]["triggerExecution"] for each in progress) / 1000
 
 

@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 
 import headwater as hw
 from embedded import embedded
-from headwater.client import Client, producer
-from headwater.pipeline import session, source
-from headwater.pipeline.runner import Runner
+from headwater.client.client import Client, producer
+from headwater.pipeline.build import inputs
+from headwater.pipeline.run.runner import Runner
+from headwater.pipeline.spark import session
 from stage import BATCH, Event, _batches, fill, rate
 
 ROUNDS = 3
@@ -26,7 +27,7 @@ WORDS = 1_000_000
 ROWS = 1_000
 
 
-class Group(hw.Event):
+class Group(hw.Row):
     word: str
     name: str
 
@@ -55,7 +56,7 @@ def floor(words: Any) -> Any:
 def main() -> None:
     with embedded() as (broker, settings):
         session.start(settings).conf.set("spark.sql.streaming.numRecentProgressUpdates", "100")
-        source.BATCH_RECORDS_MAX = BATCH
+        inputs.BATCH_RECORDS_MAX = BATCH
         fill(broker.bootstrap, "words", (n * 7_919 % ROWS for n in range(WORDS)))
         Client(broker.bootstrap).ensure_topics(["groups"], 2, {"cleanup.policy": "compact"})
         out = producer(broker.bootstrap)
@@ -71,7 +72,7 @@ def main() -> None:
                 app.view(key="name", name=name)(view)
                 runner = Runner(app, settings)
                 runner.once()
-                value = rate(_batches(runner._queries[name]))
+                value = rate(_batches(runner.views[name].query))
                 print(f"round {number} {view.__name__:10} {value:12,.0f} rows/s", flush=True)
                 if number:
                     found.setdefault(view.__name__, []).append(value)

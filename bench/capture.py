@@ -21,15 +21,16 @@ from typing import Any, Protocol
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import engine
-from captured import database, execute
-from databases import MariaDBProcess, PostgresProcess
-from headwater.capture.feed import Feed, restart
-from headwater.capture.ledger import State
-from headwater.capture.mariadb import MariaDBSource
-from headwater.capture.postgres import PostgresSource
+from headwater.capture.loop.feed import Feed
+from headwater.capture.loop.lifecycle import restart
+from headwater.capture.mariadb.source import MariaDBSource
+from headwater.capture.postgres.source import PostgresSource
 from headwater.capture.source import Source
+from headwater.capture.state import State
 from results import Figure, save
-from servers import BrokerProcess
+from support.captured import database, execute
+from support.databases import MariaDBProcess, PostgresProcess
+from support.servers import BrokerProcess
 
 PEER = "Debezium 3.5.0, warm, no publication"
 GOALS = {"PostgreSQL": 3.0, "MariaDB": 2.5}

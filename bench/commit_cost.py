@@ -20,9 +20,9 @@ import load
 import stage
 from beside import Ours, cpu_seconds
 from embedded import embedded, write
-from headwater.client import Client
-from headwater.pipeline import source
-from servers import BrokerProcess
+from headwater.client.client import Client
+from headwater.pipeline.build import inputs
+from support.servers import BrokerProcess
 
 RECORDS = 5_000_000
 KEYED = 500_000
@@ -69,7 +69,7 @@ def staged() -> dict[str, float]:
         ours = Ours(settings)
         stage.fill(broker.bootstrap, "words", (n * 7_919 % WORDS for n in range(WORDS)))
         stage.fill(broker.bootstrap, "timed", (n * 7_919 % WORDS for n in range(WORDS)), seconds=True)
-        source.BATCH_RECORDS_MAX = 100_000
+        inputs.BATCH_RECORDS_MAX = 100_000
         ways: dict[str, Callable[[], object]] = {
             "500,000 words counted": lambda: stage.ours(settings, "words", stage.tier_two),
             "500,000 rows in windows": lambda: stage.ours(

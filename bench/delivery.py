@@ -26,14 +26,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from confluent_kafka import TopicPartition
 
 import plain
-from databases import PostgresProcess, RedisProcess
-from headwater.client import Client, consumer, producer
+from headwater.client.client import Client, consumer, producer
 from headwater.sink import Delta, OpenSearch, Parquet, Postgres, Redis, Sqlite, Tantivy
-from headwater.sink.loop import SESSION_MS, Loop
-from headwater.sink.membership import BATCH_RECORDS, QUEUE_KB
-from headwater.sink.store import Feed
+from headwater.sink.log_consumer import QUEUE_KB
+from headwater.sink.loop.loop import SESSION_MS, Loop
+from headwater.sink.loop.membership import BATCH_RECORDS
+from headwater.sink.store import SinkFeed
 from results import Figure, save
-from servers import BrokerProcess, OpenSearchProcess
+from support.databases import PostgresProcess, RedisProcess
+from support.servers import BrokerProcess, OpenSearchProcess
 
 ROWS = int(os.environ.get("ROWS", "1000000"))
 FEW = max(ROWS // 4, 5 * BATCH_RECORDS)
@@ -47,7 +48,7 @@ TOPICS = {"orders": ROWS, "few": FEW}
 COLUMNS = {"id": "STRING", "customer": "BIGINT", "country": "STRING", "total": "DOUBLE", "at": "TIMESTAMP"}
 KILLED = """
 import pickle, sys, threading, time
-from headwater.sink.loop import Loop
+from headwater.sink.loop.loop import Loop
 target, feed = pickle.loads(bytes.fromhex(sys.argv[2]))
 loop = Loop(sys.argv[1], feed.sink, feed.topic, target, lambda: feed)
 thread = threading.Thread(target=loop.run, daemon=True)
@@ -122,7 +123,7 @@ def plain_rate(bootstrap: str, load: Load) -> float:
 def our_rate(bootstrap: str, load: Load) -> float:
     """Rows a second of the sink."""
     name = fresh()
-    feed = Feed(name, load.topic, ("id",), COLUMNS)
+    feed = SinkFeed(name, load.topic, ("id",), COLUMNS)
     loop = Loop(bootstrap, name, load.topic, load.target(name), lambda: feed)
     thread = threading.Thread(target=loop.run)
     thread.start()
@@ -151,7 +152,7 @@ def rates(bootstrap: str, load: Load) -> tuple[float, float]:
 def recovery(bootstrap: str, load: Load) -> float:
     """Seconds from kill -9 in the midst of the load until a successor has written on."""
     name = fresh()
-    given = pickle.dumps((load.target(name), Feed(name, load.topic, ("id",), COLUMNS))).hex()
+    given = pickle.dumps((load.target(name), SinkFeed(name, load.topic, ("id",), COLUMNS))).hex()
     command = [sys.executable, "-c", KILLED, bootstrap, given]
     until_applied(command)
     return seconds(lambda: until_applied(command))

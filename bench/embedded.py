@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from headwater.client import producer
+from headwater.client.client import producer
 from headwater.config import Settings
-from servers import BrokerProcess
+from support.servers import BrokerProcess
 
 CHUNK = 10_000
 

@@ -24,14 +24,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headwater.kafka.codec import layout
-from headwater.kafka.server import FAMILIES
+from headwater.protocol.kafka.codec import layout
 from headwater.record import Record, encode_batch
-from protocol import _build
 from results import Figure, save
-from servers import BrokerProcess
-
-assert FAMILIES
+from support.protocol import build
+from support.servers import BrokerProcess
 
 IDLE_CONNECTIONS = 5_000
 IDLE_MB_MAX = 200
@@ -114,7 +111,7 @@ class Client:
 
 def frame(name: str, version: int, **fields: object) -> bytes:
     request = layout(name, "request")
-    body = b"".join(request.encode(version, _build(request, "", fields)))
+    body = b"".join(request.encode(version, build(request, "", fields)))
     head = struct.pack(">hhih", request.api.key, version, 1, -1)
     return struct.pack(">i", len(head) + len(body)) + head + body
 

@@ -17,13 +17,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from flow import Client, frame, produce, resident_mb
-from headwater.log.config import TopicConfig
-from headwater.log.disk import RealDisk
-from headwater.log.partition import Partition
-from headwater.log.topic import Catalog
+from headwater.log.storage.catalog import Catalog
+from headwater.log.storage.disk import RealDisk
+from headwater.log.storage.partition import Partition
+from headwater.log.storage.topic_config import TopicConfig
 from headwater.record import Record, encode_batch
 from results import Figure, save
-from servers import BrokerProcess, answers
+from support.servers import BrokerProcess, answers
 
 SHORT, LONG = 1_000, 100_000
 SEGMENT_BYTES = 4_000
@@ -63,10 +63,9 @@ def build(folder: Path, segments: int) -> None:
     for number in range(segments):
         partition.append(memoryview(bytearray(batch(number))))
         if number % 100 == 0:
-            for segment, producers in partition._rolled:
-                segment.save_index(producers)
-            rolled, partition._rolled = partition._rolled, []
-            partition._synced(partition.end_offset, rolled)
+            sync_round = partition.begin_sync()
+            sync_round.run()
+            partition.finish_sync(sync_round)
     partition.close()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from results import Figure, save
-from servers import free_port, wait_until
+from support.servers import free_port, wait_until
 
 VIEWS = 20
 SETTLE_S = 120

@@ -25,12 +25,12 @@ import headwater as hw
 import operators
 from beside import Flink, Ours
 from embedded import embedded
-from headwater.client import Client, producer
-from headwater.pipeline import session
+from headwater.client.client import Client, producer
+from headwater.pipeline.spark import session
 from nexmark import EVENTS, ROUNDS, content, measured
 from nexmark_queries import JSON, Query, app
 from results import Figure, save
-from servers import BrokerProcess
+from support.servers import BrokerProcess
 
 PART = 20
 """transformWithState gets one record for so many that ours and Flink get."""
@@ -49,20 +49,20 @@ class Trade(hw.Event):
     at: datetime
 
 
-class Rate(hw.Event):
+class Rate(hw.Row):
     account: int
     rate: int
     since: datetime
 
 
-class Order(hw.Event):
+class Order(hw.Row):
     order_id: int
     customer_id: int
     cents: int
     status: str
 
 
-class Customer(hw.Event):
+class Customer(hw.Row):
     customer_id: int
     name: str
     city: str

@@ -7,7 +7,7 @@ import uuid
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from servers import kafka_jars
+from support.servers import kafka_jars
 
 CHUNK = 10_000
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import load
 from results import Figure, save
-from servers import BrokerProcess, KafkaProcess
+from support.servers import BrokerProcess, KafkaProcess
 
 ROUNDS = 5
 RECORDS = 1_500_000

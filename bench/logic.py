@@ -23,15 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from headwater.pipeline.asof import AsOf
-from headwater.pipeline.current import DELETED, OFFSET, PARTITION
-from headwater.pipeline.differing import PUBLISH, Differing
-from headwater.pipeline.joinedtables import JoinedTables
-from headwater.pipeline.operator import FILE, Logic, Plan, Written, answers
-from headwater.pipeline.pair import LEFT, RIGHT
-from headwater.pipeline.routed import ON, ROUTED, Routed
-from headwater.pipeline.statefile import Place
-from headwater.pipeline.wire import WEIGHT
+from headwater.pipeline.asof.lookup_as_of import LookupAsOf
+from headwater.pipeline.operator.logic import Logic
+from headwater.pipeline.operator.messages import Plan, Written
+from headwater.pipeline.operator.shell import FILE, answers
+from headwater.pipeline.operator.two_inputs import LEFT, RIGHT
+from headwater.pipeline.output.changed_rows import PUBLISH, ChangedRows
+from headwater.pipeline.state.files import Place
+from headwater.pipeline.tables.changelog import DELETED, OFFSET, PARTITION
+from headwater.pipeline.tables.join_by_key import ON, ROUTED, KeyedJoin, Route
+from headwater.pipeline.wire.wire import WEIGHT
 from headwater.result import Chain
 
 EVENTS = int(os.environ.get("EVENTS", "400000"))
@@ -169,7 +170,7 @@ def orders() -> Iterator[tuple[int, pa.Table, pa.Table]]:
 
 
 def both_changes(left: pa.Table, right: pa.Table, on: str) -> pa.Table:
-    """The changes of both tables as ``joined.py`` puts them into one frame."""
+    """The changes of both tables as ``join_by_key.py`` puts them into one frame."""
 
     def side(rows: pa.Table, mine: int) -> pa.Table:
         shown = rows.select([ORDER, CUSTOMER][mine].names)
@@ -187,12 +188,12 @@ def both_changes(left: pa.Table, right: pa.Table, on: str) -> pa.Table:
 
 def joined(steps: Steps) -> None:
     sides = (from_arrow_schema(each) for each in (ORDER, CUSTOMER))
-    own = JoinedTables(key=(ON,), shared=("customer_id",), left=next(sides), right=next(sides), single=(False, True))  # fmt: skip
+    own = KeyedJoin(key=(ON,), shared=("customer_id",), left=next(sides), right=next(sides), single=(False, True))  # fmt: skip
     both = pa.schema([*ORDER, *list(CUSTOMER)[1:]])
     for batch, order, customer in orders():
-        sent = steps.run("route", Routed(), both_changes(order, customer, "customer_id"), ROUTED, batch)
+        sent = steps.run("route", Route(), both_changes(order, customer, "customer_id"), ROUTED, batch)
         rows = steps.run("join", own, sent, weighted(both), batch)
-        steps.run(PUBLISH, Differing(weighted=True), published(rows, "order_id"), NOTHING, batch)
+        steps.run(PUBLISH, ChangedRows(weighted=True), published(rows, "order_id"), NOTHING, batch)
 
 
 # ---- as-of enrichment ----------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def trades() -> Iterator[tuple[int, pa.Table, pa.Table]]:
 
 
 def enriched(steps: Steps) -> None:
-    own = AsOf(key=("_on1",), as_of="at", valid="since", columns=("rate", "since"))
+    own = LookupAsOf(key=("_on1",), as_of="at", valid="since", columns=("rate", "since"))
     kind = pa.schema([*TRADE, ("rate", pa.int64()), ("since", TIME), ("version", pa.string())])
     heard = -(1 << 62)
     for batch, trade, rate in trades():
@@ -221,7 +222,7 @@ def enriched(steps: Steps) -> None:
             "enrich", own, paired(trade, rate, "account"), weighted(kind), batch, watermark=heard
         )
         shown = rows.select(["trade_id", "account", "cents", "at", "rate", WEIGHT])
-        steps.run(PUBLISH, Differing(weighted=True), published(shown, "trade_id"), NOTHING, batch)
+        steps.run(PUBLISH, ChangedRows(weighted=True), published(shown, "trade_id"), NOTHING, batch)
         heard = pc.max(trade.column("at")).cast(pa.int64()).as_py() - DELAY_US
 
 

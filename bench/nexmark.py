@@ -26,13 +26,13 @@ from confluent_kafka.admin import AdminClient
 import auctions
 from beside import Flink, Ours, cpu_seconds
 from embedded import embedded
-from headwater.client import Client
-from headwater.pipeline import session
+from headwater.client.client import Client
+from headwater.pipeline.spark import session
 from nexmark_joins import JOINS, fill_side
 from nexmark_joins import tables as joined_tables
 from nexmark_queries import QUERIES, Query, app, job, tables
 from results import FOLDER, Figure, save
-from servers import BrokerProcess
+from support.servers import BrokerProcess
 
 EVENTS = int(os.environ.get("EVENTS", "5000000"))
 ROUNDS = int(os.environ.get("ROUNDS", "5"))

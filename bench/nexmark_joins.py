@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import functions as F
 
 import headwater as hw
-from headwater.client import Client, producer
+from headwater.client.client import Client, producer
 from nexmark_queries import JSON, Query
 
 SIDE = "side"
@@ -92,8 +92,8 @@ def _while_open(events: Any, some: Any, *columns: str) -> Any:
 
 def q4(events: Any) -> Any:
     met = _while_open(events, auctions(events).select("id", "category", "happened", "expires"))
-    best = hw.group(met, ["id", "category"], final=hw.max_of("price"))
-    mean = hw.group(best, "category", total=hw.sum_of("final"), auctions=hw.count_of())
+    best = hw.group(met, ["id", "category"], final=F.max("price"))
+    mean = hw.group(best, "category", total=F.sum("final"), auctions=F.count("*"))
     return mean.selectExpr("category", "total div auctions AS final")
 
 

@@ -22,14 +22,14 @@ from confluent_kafka import Consumer
 import auctions
 from beside import Flink, Ours
 from embedded import embedded
-from headwater.client import Client, producer
-from headwater.pipeline import session
-from headwater.pipeline.runner import Runner
+from headwater.client.client import Client, producer
+from headwater.pipeline.run.runner import Runner
+from headwater.pipeline.spark import session
 from nexmark import RUNS
 from nexmark_queries import QUERIES, Query, app, job, live_table
 from nexmark_queries import bids as bids_of
 from results import Figure, save
-from servers import BrokerProcess, wait_until
+from support.servers import BrokerProcess, wait_until
 
 NAMES = ("q0", "q18")
 WARM_S, MEASURE_S = 20, 30

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pyspark.sql import functions as F
+
 import headwater as hw
 
 MISSING = {
@@ -77,7 +79,7 @@ NAMED = "lower(channel) IN ('apple', 'google', 'facebook', 'baidu')"
 
 
 def sessions(bids: Any) -> Any:
-    return hw.sessions(bids, "bidder", time="happened", gap="10 seconds", bid_count="count(*)").select(
+    return hw.sessions(bids, "bidder", time="happened", gap="10 seconds", bid_count=F.count("*")).select(
         "bidder", "bid_count", "window.start", "window.end", "window"
     )
 

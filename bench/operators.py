@@ -19,12 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 import headwater as hw
 import logic
-from headwater.pipeline import history, operator
-from headwater.pipeline.current import ID, current
-from headwater.pipeline.operator import OBSERVED, Plan, Site, Table, written
-from headwater.pipeline.source import BATCH_RECORDS_MAX, SPARK_DELAY
-from headwater.pipeline.statefile import Place
-from headwater.pipeline.time import NEVER, PLAN
+from headwater.pipeline.asof import table_changes
+from headwater.pipeline.build.inputs import BATCH_RECORDS_MAX, SPARK_DELAY
+from headwater.pipeline.operator import building
+from headwater.pipeline.operator.building import OBSERVED, Site, Table
+from headwater.pipeline.operator.messages import Plan, written
+from headwater.pipeline.state.files import Place
+from headwater.pipeline.tables.changelog import ID, apply_changes
+from headwater.pipeline.time.watermark import NEVER, PLAN
 
 FILES = 2
 """Of each input in each batch: as many as there are cores."""
@@ -109,8 +111,8 @@ def joined(spark: SparkSession, folder: Path) -> DataFrame:
     keys = {"orders": "order_id", "customers": "customer_id"}
     for name, key in keys.items():
         changes = read(spark, folder, name)
-        operator.tables().append(Table(current(changes), changes, (key,)))
-    return hw.join(*(table.rows for table in operator.tables()), on="customer_id")
+        building.tables().append(Table(apply_changes(changes), changes, (key,)))
+    return hw.join(*(table.rows for table in building.tables()), on="customer_id")
 
 
 def trades(folder: Path) -> list[int]:
@@ -122,7 +124,7 @@ def trades(folder: Path) -> list[int]:
 def enriched(spark: SparkSession, folder: Path) -> DataFrame:
     trades, rates = (read(spark, folder, name) for name in ("trades", "rates"))
     rates = rates.withWatermark("since", SPARK_DELAY)
-    table = history.offer(rates, ("account",), lambda: rates)
+    table = table_changes.offer(rates, ("account",), lambda: rates)
     return hw.enrich(trades.withWatermark("at", SPARK_DELAY), table, "account", as_of="at", valid="since")
 
 
@@ -138,7 +140,7 @@ def measured(what: str, spark: SparkSession, folder: Path, rounds: int, shards: 
     for number in range(rounds + 1):
         place = folder / str(number)
         alone = Alone(spark, place, shards)
-        with operator.building(alone.site):
+        with building.building(alone.site):
             rows = build(spark, folder / "rows")
         found.append(logic.EVENTS / alone.run(rows, watermarks))
         print(f"{what}, the operators alone: {found[-1]:12,.0f} rows/s", flush=True)

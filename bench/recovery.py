@@ -19,15 +19,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import headwater as hw
 from embedded import embedded, write
-from headwater.client import Client
+from headwater.client.client import Client
 from headwater.config import Settings
-from headwater.operate.reset import reset
-from headwater.operate.saved import fetch, save
-from headwater.pipeline import session
-from headwater.pipeline.runner import Runner
+from headwater.operate.views.backup import backup, restore
+from headwater.operate.views.reset import reset
+from headwater.pipeline.run.runner import Runner
+from headwater.pipeline.spark import session
 from results import Figure
 from results import save as publish
-from servers import wait_until
+from support.servers import wait_until
 
 ROUNDS = 3
 KEYS = int(os.environ.get("KEYS", "200000"))
@@ -89,7 +89,7 @@ def main() -> None:
             shutil.rmtree(copies)
 
         def lose() -> None:
-            save(settings, VIEW, place)
+            backup(settings, VIEW, place)
             # Whatever comes from now on, a new machine has neither of them.
             shutil.rmtree(checkpoint)
             forget_copies()
@@ -97,7 +97,7 @@ def main() -> None:
         ways: dict[str, Callable[[], float]] = {
             "from its checkpoint": lambda: away(lambda: None),
             "from its checkpoint, without copies": lambda: away(forget_copies),
-            "from where it was saved": lambda: away(lose, lambda: fetch(settings, VIEW, place)),
+            "from a backup": lambda: away(lose, lambda: restore(settings, VIEW, place)),
             "from the log": lambda: away(lambda: reset(settings, VIEW)),
         }
         found: dict[str, list[float]] = {name: [] for name in ways}
@@ -107,10 +107,10 @@ def main() -> None:
                 if turn:
                     found[name].append(seconds)
                 print(f"{name}: {seconds:.2f} s", flush=True)
-        saved = save(settings, VIEW, place)
+        made = backup(settings, VIEW, place)
     seconds = {name: statistics.median(each) for name, each in found.items()}
     replay = seconds.pop("from the log")
-    size = f"{KEYS:,} keys, {saved.size_bytes / 1e6:.0f} MB of files"
+    size = f"{KEYS:,} keys, {made.size_bytes / 1e6:.0f} MB of files"
     figures = [
         Figure(
             f"a view is back {name} ({size})",

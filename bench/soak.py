@@ -26,7 +26,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from results import Figure, save
-from servers import BrokerProcess
+from support.servers import BrokerProcess
 
 FULL_MINUTES = float(os.environ.get("FULL_MINUTES", "10"))
 THIRD_MINUTES = float(os.environ.get("THIRD_MINUTES", "30"))

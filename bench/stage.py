@@ -25,10 +25,14 @@ from pyspark.sql.streaming import StatefulProcessor
 
 import headwater as hw
 from embedded import embedded, write
-from headwater.client import Client
+from headwater.access import access
+from headwater.client.client import Client
 from headwater.config import Settings
-from headwater.pipeline import plan, prepare, progress, publish, session, source, wire
-from headwater.pipeline.runner import Runner
+from headwater.pipeline.build import inputs, plan_edits, prepare
+from headwater.pipeline.run import publisher, results
+from headwater.pipeline.run.runner import Runner
+from headwater.pipeline.spark import session
+from headwater.pipeline.wire import wire
 from results import Figure, save
 
 ROUNDS = 6
@@ -109,7 +113,7 @@ def ours(settings: Settings, topic: str, view: Callable[[Any], Any], key: Any = 
     app, name = declared(topic, view, key)
     runner = Runner(app, settings)
     runner.once()
-    return _batches(runner._queries[name])
+    return _batches(runner.views[name].query)
 
 
 def sparks(settings: Settings, topic: str, view: Callable[[Any], Any]) -> Batches:
@@ -127,7 +131,7 @@ def _sink(settings: Settings, app: hw.App, name: str) -> Any:
     frame, _ = prepare.planned(spark, settings, graph, graph.views[name], 2)
     records = wire.records(frame, wire.expressions(frame.schema, graph.views[name]), view=name)
     folder = session.data(settings) / "plain" / name
-    options = publish.sink_options(settings.access, graph.views[name])
+    options = {**access(settings.access).spark(), "topic": name}
     writer = records.writeStream.format("kafka").options(**options).outputMode("update")
     return writer.option("checkpointLocation", str(folder))
 
@@ -152,8 +156,8 @@ class Parts:
         self.found: dict[str, list[float]] = {}
         for owner, name, what in (
             (DataFrame, "collect", "tasks"),
-            (progress.Progress, "publish", "result"),
-            (publish.Publisher, "_take", "batch"),
+            (results.RunResults, "publish", "result"),
+            (publisher.Publisher, "_take", "batch"),
         ):
             self._watch(owner, name, what)
 
@@ -185,7 +189,7 @@ def small(settings: Settings, bootstrap: str) -> tuple[float, float, str]:
     runner = Runner(app, settings)
     runner.start()
     peer = _sink(settings, other, other_name).trigger(processingTime="100 milliseconds").start()
-    queries = {mine: runner._queries[name], theirs: peer}
+    queries = {mine: runner.views[name].query, theirs: peer}
     found: dict[str, list[float]] = {mine: [], theirs: []}
     for n in range(SMALL_ROUNDS):
         for topic, query in queries.items():
@@ -219,19 +223,19 @@ class Grown:
         self._app, self._name = declared(self._topic, tier_two)
         self._chosen = [n * 7_919 % keys for n in range(CHANGED)]
         fill(bootstrap, self._topic, iter(range(keys)))
-        source.BATCH_RECORDS_MAX = 1_000_000
+        inputs.BATCH_RECORDS_MAX = 1_000_000
         Runner(self._app, settings).once()
-        source.BATCH_RECORDS_MAX = BATCH
+        inputs.BATCH_RECORDS_MAX = BATCH
 
     def changed(self, times: int) -> list[float]:
         """Seconds of batches that change the same keys again and again; the first one, behind a restart, does not count."""
         for _ in range(times):
             fill(self._bootstrap, self._topic, iter(self._chosen))
-        source.BATCH_RECORDS_MAX = CHANGED
+        inputs.BATCH_RECORDS_MAX = CHANGED
         runner = Runner(self._app, self._settings)
         runner.once()
-        source.BATCH_RECORDS_MAX = BATCH
-        whole = [s for rows, s in _batches(runner._queries[self._name])[1:] if rows > 0.9 * CHANGED]
+        inputs.BATCH_RECORDS_MAX = BATCH
+        whole = [s for rows, s in _batches(runner.views[self._name].query)[1:] if rows > 0.9 * CHANGED]
         print(f"{self.keys:,} keys: {whole} s a batch", flush=True)
         return whole
 
@@ -250,7 +254,7 @@ def main() -> None:
         fill(broker.bootstrap, "words", (n * 7_919 % WORDS for n in range(WORDS)))
         fill(broker.bootstrap, "few", iter(range(60_000)))
         fill(broker.bootstrap, "timed", (n * 7_919 % WORDS for n in range(WORDS)), seconds=True)
-        source.BATCH_RECORDS_MAX = BATCH
+        inputs.BATCH_RECORDS_MAX = BATCH
         figures += throughput(settings)
         figures += lateness(settings)
         mine, theirs, parts = small(settings, broker.bootstrap)
@@ -290,9 +294,9 @@ def throughput(settings: Settings) -> list[Figure]:
             if number:
                 found[name].append(value)
     middle = {name: statistics.median(values) for name, values in found.items()}
-    source.BATCH_RECORDS_MAX = 20_000
+    inputs.BATCH_RECORDS_MAX = 20_000
     slow = rate(ours(settings, "few", stateful))
-    source.BATCH_RECORDS_MAX = BATCH
+    inputs.BATCH_RECORDS_MAX = BATCH
     print(f"transformWithState {slow:,.0f} rows/s", flush=True)
     return [
         Figure(
@@ -324,16 +328,16 @@ def throughput(settings: Settings) -> list[Figure]:
 
 def lateness(settings: Settings) -> list[Figure]:
     """A query over windows with the late split and ticks, and the same without."""
-    keeps_time = plan.keeps_time
+    keeps_time = plan_edits.keeps_time
     found: dict[bool, list[float]] = {True: [], False: []}
     for number in range(LATE_ROUNDS + 1):
         for judged in _turns((True, False), number):
-            plan.keeps_time = keeps_time if judged else lambda _: False
+            plan_edits.keeps_time = keeps_time if judged else lambda _: False
             value = rate(ours(settings, "timed", windows, key=("window", "word")))
             print(f"round {number} {'judged' if judged else 'bare':10} {value:12,.0f} rows/s", flush=True)
             if number:
                 found[judged].append(value)
-    plan.keeps_time = keeps_time
+    plan_edits.keeps_time = keeps_time
     middle = {judged: statistics.median(values) for judged, values in found.items()}
     peer = "the same query without them"
     return [Figure("windows with late split and watermark", middle[True], middle[False], peer, "rows/s", 0.9)]

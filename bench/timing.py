@@ -20,12 +20,12 @@ from pyspark.sql import functions as F
 
 import headwater as hw
 from embedded import embedded
-from headwater.client import Client, producer
+from headwater.client.client import Client, producer
 from headwater.config import Settings
-from headwater.pipeline import session
-from headwater.pipeline.runner import Runner
+from headwater.pipeline.run.runner import Runner
+from headwater.pipeline.spark import session
 from results import Figure, save
-from servers import wait_until
+from support.servers import wait_until
 
 WARM = 200
 EVENTS = 1_000
@@ -134,7 +134,7 @@ def history(settings: Settings) -> tuple[float, float]:
             start = records + number * ROUND_RECORDS
             _fill(out, name, range(start, start + ROUND_RECORDS))
             wait_until(runner.caught_up, 60, "the round")
-            progress = runner._queries[f"{name}_windows"].recentProgress
+            progress = runner.views[f"{name}_windows"].query.recentProgress
             last = [each for each in progress if each["numInputRows"]][-1]
             taken[name].append(last["durationMs"]["triggerExecution"] / 1000)
     runner.stop()

@@ -22,10 +22,10 @@ import msgspec
 import pyspark
 from confluent_kafka import KafkaException
 
-from headwater.client import admin
+from headwater.client.client import admin
 from headwater.errors import HeadwaterError, MachineError, UsageError
-from headwater.supervisor import MARK, end_marked, marked
-from servers import LOG4J, answers, free_port, kafka_jars, wait_until
+from headwater.node.supervisor import MARK, end_marked, marked
+from support.servers import LOG4J, answers, free_port, kafka_jars, wait_until
 
 BROKERS = ("broker-1", "broker-2", "broker-3")
 MASTER = "master"

@@ -8,20 +8,36 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from databases import MariaDBProcess, PostgresProcess
 from headwater.config import Settings
-from servers import BrokerProcess, KafkaProcess, make_certificate
+from support.cpureport import CpuReport
+from support.databases import MariaDBProcess, PostgresProcess
+from support.rowreport import RowReport
+from support.servers import BrokerProcess, KafkaProcess, make_certificate
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("headwater", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headwater")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cpu-report", type=Path, metavar="FILE", help="write what each test costs in CPU-seconds"
+    )
+    parser.addoption("--row-report", type=Path, metavar="FILE", help="write how far the tests are")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for option, plugin in (("--cpu-report", CpuReport), ("--row-report", RowReport)):
+        file = config.getoption(option)
+        if file is not None:
+            config.pluginmanager.register(plugin(file))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a Spark session are where ``scripts/test`` looks for them."""
     for item in items:
         shares = item.get_closest_marker("spark") and not item.get_closest_marker("own_spark")
-        if shares and item.path.parent.name != "pipeline":
+        if shares and "pipeline" not in item.path.parts:
             raise pytest.UsageError(f"{item.nodeid} shares a Spark session: it belongs in tests/pipeline")
 
 
@@ -77,7 +93,7 @@ def guarded_broker(
             log_user="alice",
             log_password=PASSWORD,
             log_ca=str(certificate),
-            store=f"sqlite:{tmp_path / 'app' / 'views'}",
+            view_tables=f"sqlite:{tmp_path / 'app' / 'views'}",
         ),
     )
     assert process.end() == 0

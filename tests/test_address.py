@@ -4,11 +4,11 @@ import pytest
 
 from headwater import capture, sink
 from headwater.address import check_postgres, shown
-from headwater.capture.mysqladdress import Address
-from headwater.capture.pgconnect import connect
+from headwater.capture.mariadb.address import Address
+from headwater.capture.postgres.connection import connect
 from headwater.config import load
 from headwater.errors import UsageError
-from headwater.sink.store import Feed
+from headwater.sink.store import SinkFeed
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ BAD = [
 @pytest.mark.parametrize("url", BAD)
 def test_an_address_that_libpq_would_quote_is_refused_without_a_word_of_it(url):
     target, declared = sink.Postgres(url), capture.Postgres(url, ["t"])
-    for act in (lambda: target.open(Feed("s", "t", ("id",), {"id": "STRING"})), lambda: connect(url)):
-        with pytest.raises(UsageError, match=r"the address is none of a PostgreSQL.*%40") as caught:
+    for act in (lambda: target.open(SinkFeed("s", "t", ("id",), {"id": "STRING"})), lambda: connect(url)):
+        with pytest.raises(UsageError, match=r"the address is not that of a PostgreSQL.*%40") as caught:
             act()
         assert caught.value.__cause__ is caught.value.__context__ is None
         assert "secret" not in repr(caught.value)
@@ -72,7 +72,9 @@ def test_an_address_that_libpq_reads_as_it_looks_is_taken(url):
 
 
 def test_a_mariadb_address_whose_port_is_none_is_refused_without_a_word_of_it():
-    with pytest.raises(UsageError, match="port that is a number") as caught:
+    with pytest.raises(
+        UsageError, match="the port in the address of a MariaDB source is not a number"
+    ) as caught:
         capture.MariaDB("mysql://me:secret/a@host/shop", ["d.t"]).check("shop")
 
     assert "secret" not in repr(caught.value)
@@ -92,7 +94,7 @@ def test_an_unknown_option_of_a_mariadb_address_is_refused_by_its_name():
         ("ssl-mode=verify", "ssl-mode is wrong; got 'VERIFY'; expected of DISABLED, PREFERRED, REQUIRED"),
         ("ssl-mode=REQUIRED&ssl-ca=ca.pem", "ssl-ca has no effect with this ssl-mode; got REQUIRED"),
         ("ssl-cert=me.pem", "ssl-cert and ssl-key belong together"),
-        ("ssl-mode=DISABLED&ssl-cert=me.pem&ssl-key=me.pem", "needs a connection that is encrypted"),
+        ("ssl-mode=DISABLED&ssl-cert=me.pem&ssl-key=me.pem", "needs an encrypted connection"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(query, said):
@@ -106,7 +108,7 @@ def test_who_names_an_authority_gets_a_server_that_has_proved_its_name():
     assert Address("mysql://me@host").mode == "PREFERRED"
 
 
-FEED = Feed("s", "t", ("id",), {"id": "STRING"})
+FEED = SinkFeed("s", "t", ("id",), {"id": "STRING"})
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ FEED = Feed("s", "t", ("id",), {"id": "STRING"})
         (sink.Parquet("s3://bucket/lake"), "the path is an address; got s3://….*Delta"),
         (sink.Tantivy("http://host/index"), "the path is an address"),
         (sink.Sqlite("sqlite:///shop.db"), "the path is an address"),
-        (sink.Kafka("kafka://host:9092"), "its brokers alone; expected host:port"),
+        (sink.Kafka("kafka://host:9092"), "names its brokers only; expected host:port"),
         (sink.Redis("redis://me:a?hushhush@host"), "the address is unclear.*%3F"),
     ],
     ids=lambda value: getattr(value, "kind", None),

@@ -62,7 +62,8 @@ def test_an_unknown_setting_that_resembles_nothing_lists_all_of_them():
             "setting 'log' is wrong; got 'redis://there'; expected embedded:… or kafka://… or kafkas://…",
         ),
         ("SPARK", "yarn", "setting 'spark' is wrong; got 'yarn'; expected local… or spark://…"),
-        ("STORE", "./views", "setting 'store' is wrong; got './views'; expected sqlite:…"),
+        ("VIEW_TABLES", "./views", "setting 'view_tables' is wrong; got './views'; expected sqlite:…"),
+        ("STORE", "sqlite:./views", "unknown setting 'store'; it is called 'view_tables' now"),
     ],
 )
 def test_a_wrong_value_is_answered_with_the_key_what_was_got_and_what_was_expected(variable, value, answer):
@@ -115,8 +116,8 @@ def test_an_embedded_log_with_users_and_tls_is_reached_by_its_first_user():
     assert embedded.access == Access("127.0.0.1:9092", tls=True, ca="cert.pem", user="alice", password="a")
     assert Settings(users={"alice": "a", "bob": "b"}, log_user="bob").access.password == "b"
     assert "only one of them" in complaint(log="kafka://a:1", log_user="u")
-    assert "no user of the embedded log" in complaint(log_user="u")
-    assert "names no file" in complaint(log="kafkas://a:1", log_ca="nowhere.pem")
+    assert "not a user of the embedded log" in complaint(log_user="u")
+    assert "does not name a file" in complaint(log="kafkas://a:1", log_ca="nowhere.pem")
     assert 'log = "kafkas://…"' in complaint(log="kafka://a:1", log_ca=__file__)
 
 
@@ -141,4 +142,4 @@ def test_topics_have_as_many_replicas_as_the_settings_say():
     assert load(environ={}).access.replication == -1
     assert load(environ={}, log="kafka://a:1", replication=3).access.replication == 3
     assert "it is one broker" in complaint(replication=3)
-    assert "-1, or 1 and more" in complaint(log="kafka://a:1", replication=0)
+    assert "-1, or at least 1" in complaint(log="kafka://a:1", replication=0)

@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src/headwater"
 DECODES = {"json": {"decode", "Decoder"}, "msgpack": {"decode", "Decoder"}}
 PLAIN = {"str", "int"}
-OWN = {"columns.py", "layout.py", "decoding.py", "rowbytes.py", "decoders.py"}
+OWN = {"spark_types.py", "sql_table.py", "msgpack_types.py", "row_bytes.py", "decoders.py"}
 """Modules whose decoders are of types that they make for one use, or of plain ones."""
 
 RACE = """

@@ -10,13 +10,12 @@ import typer.main
 from pyspark.sql import DataFrame, functions
 
 import headwater as hw
-from headwater.cli import cli
+from headwater.cli.main import cli
 from headwater.config import Settings
-from headwater.kafka.api import HANDLERS
-from headwater.kafka.server import FAMILIES
+from headwater.door.kafka.handlers import HANDLERS
+from support import doctext
 
 DOCS = Path(__file__).parent.parent / "docs"
-assert FAMILIES
 
 
 def commands() -> list[str]:
@@ -69,7 +68,23 @@ def test_the_examples_of_joins_declare_views():
     assert {"orders_with_names", "customers_now", "by_name"} <= set(app.graph().views)
 
 
-def test_links_between_documents_lead_somewhere():
-    for page in [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+@pytest.mark.parametrize("page", doctext.pages(), ids=doctext.name)
+def test_links_between_documents_lead_to_a_page_and_a_heading(page):
+    for path, anchor in re.findall(r"\]\(([^)#: ]*)#?([^): ]*)\)", page.read_text()):
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name} links to {path}"
+        assert not anchor or anchor in doctext.anchors(target), f"{page.name} links to {path}#{anchor}"
+
+
+def test_every_page_of_docs_is_listed_in_the_readme():
+    readme = (DOCS.parent / "README.md").read_text()
+
+    assert not [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name})" not in readme]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=doctext.name)
+def test_a_page_begins_with_a_paragraph_and_not_with_a_list_or_a_block(page):
+    heading, paragraph, *_ = page.read_text().split("\n\n")
+
+    assert heading.startswith("# ")
+    assert re.match(r"[A-Z`]", paragraph), paragraph[:80]

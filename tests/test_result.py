@@ -6,25 +6,15 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from headwater.client import producer
+from headwater.client.client import producer
+from headwater.client.topic_defaults import STATE
 from headwater.clock import SystemClock
-from headwater.keep import STATE
-from headwater.operate.topic import describe
-from headwater.pipeline.progress import Progress
+from headwater.follow.results import STRETCH_OFFSETS, backwards, newest, of_run, replacement, results, runs
+from headwater.operate.log.topic import describe
+from headwater.pipeline.run.results import RunResults
 from headwater.pipeline.topics import Topics
-from headwater.result import (
-    RESULTS_KEPT,
-    STRETCH_OFFSETS,
-    Result,
-    backwards,
-    newest,
-    of_run,
-    replacement,
-    results,
-    runs,
-    topic,
-)
-from servers import both_logs
+from headwater.result import RESULTS_KEPT, Result, topic
+from support.servers import both_logs
 
 pytestmark = both_logs
 
@@ -67,12 +57,12 @@ def written(client: Topics, made: Iterable[Result]) -> str:
 @pytest.mark.parametrize("count", [300, 6_000])
 def test_a_start_reads_as_many_results_however_long_the_view_has_run(counting, count):
     view = written(counting, (result("r", batch) for batch in range(count)))
-    progress = Progress(counting, view, "r", SystemClock())
+    progress = RunResults(counting, view, "r", SystemClock())
     try:
         assert progress.take_over() == result("r", count - 1)
     finally:
         progress.close()
-    assert sorted(progress.results) == list(range(count - RESULTS_KEPT, count))
+    assert sorted(progress.by_batch) == list(range(count - RESULTS_KEPT, count))
     assert counting.records == 2 * STRETCH_OFFSETS  # for the newest one, and for those of its run
     assert counting.size_bytes <= 2 * STRETCH_OFFSETS * len(msgspec.json.encode(result("r", count)))
 

@@ -6,12 +6,12 @@ import pytest
 from confluent_kafka import Producer
 
 from headwater.change import Change
-from headwater.outgoing import Record
 from headwater.position import Position
-from headwater.sink import SqliteTable
-from headwater.sink.folder import FolderLock
-from headwater.spill import Spill
-from servers import BrokerProcess
+from headwater.view.tables.folder import FolderLock
+from headwater.view.tables.writer import SqliteTable
+from headwater.write.outlet import ProducerRecord
+from headwater.write.spill_file import SpillFile
+from support.servers import BrokerProcess
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,8 @@ def test_tables_of_views_can_be_read_by_their_owner_alone(tmp_path):
 
 def test_spilled_records_can_be_read_by_their_owner_alone(tmp_path):
     folder = tmp_path / "spill"
-    spill = Spill(folder, 1 << 20)
-    assert spill.append(Record("salaries", "bob", b"1000"), 0)
+    spill = SpillFile(folder, 1 << 20)
+    assert spill.append(ProducerRecord("salaries", "bob", b"1000"), 0)
     spill.sync()
 
     assert len(list(folder.iterdir())) == 3

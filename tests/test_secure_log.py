@@ -8,19 +8,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headwater.app import App
-from headwater.cli import main
-from headwater.client import Client
+from headwater.cli.main import main
+from headwater.client.client import Client
 from headwater.config import Settings
+from headwater.declare.app import App
 from headwater.errors import MachineError
-from headwater.node import Node
-from headwater.operate.group import groups
-from headwater.operate.lag import lags
-from headwater.operate.topic import create
-from headwater.sink import Delivery
-from headwater.view import ViewTable
-from servers import make_certificate, wait_until
-from viewlog import ViewLog
+from headwater.node.node import Node
+from headwater.operate.log.group import groups
+from headwater.operate.log.lag import lags
+from headwater.operate.log.topic import create
+from headwater.view.tables.delivery import Delivery
+from headwater.view.tables.reader import ViewTable
+from support.servers import make_certificate, wait_until
+from support.viewlog import ViewLog
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "orders" / "app.py"
 
@@ -50,7 +50,7 @@ def test_the_commands_work_over_tls_as_a_user(run, guarded_broker):
     run(settings, "produce", "t", "--partitioner", "round-robin", text="a\nb\nc\nd\n")
 
     assert sorted(run(settings, "consume", "t", "--from", "earliest", "--end").split()) == list("abcd")
-    assert "skew: the fullest partition has 1.00 times the mean" in run(settings, "topic", "show", "t")
+    assert "skew: the largest partition has 1.00 times the mean" in run(settings, "topic", "show", "t")
     assert "4 records" in run(settings, "replay", "t", "--into", "again")
     assert json.loads(run(settings, "ledger", "t", "--json"))["produced"] == 4
     run(settings, "group", "reset", "g", "--topic", "t", "--to", "latest")
@@ -85,7 +85,7 @@ def test_a_node_reaches_its_own_guarded_log_without_further_settings(tmp_path):
     certificate, key = make_certificate(tmp_path)
     settings = Settings(
         log=f"embedded:{tmp_path / 'data'}",
-        store=f"sqlite:{tmp_path / 'views'}",
+        view_tables=f"sqlite:{tmp_path / 'views'}",
         broker_port=0,
         console_port=0,
         users={"alice": "correct horse"},

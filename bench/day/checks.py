@@ -14,9 +14,9 @@ import feed
 import guests
 from compare import accounts_differ, rows_differ, totals_differ
 from expected import Expected, Rows, summed
-from headwater.client import Client
-from headwater.operate.ledger import TERMS
-from headwater.sink.search import search
+from headwater.client.client import Client
+from headwater.operate.log.ledger import TERMS
+from headwater.sink.stores.tantivy import search
 from installation import APP, Installation
 from traffic import TOPICS
 
@@ -48,9 +48,12 @@ SEARCHED_MAX = 100_000
 EXPECTED_TRACEBACKS = (
     (
         "spark-",
-        "headwater.pipeline.publish.Stopping",
+        "headwater.pipeline.run.publisher.Stopping",
     ),  # a clean stop ends the batch in hand, and Spark logs that
-    ("spark-", "headwater.errors.Fenced"),  # a rebuild has taken the view over, and the driver follows it
+    (
+        "spark-",
+        "headwater.errors.FencedError",
+    ),  # a rebuild has taken the view over, and the driver follows it
 )
 """Part of a log's name, and a text in the traceback, of those that an act of the day explains."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from headwater.demo.event import TOPICS, Click, Event, Order, PageView, Request, Search
+from headwater.demo.event import TOPICS, Click, Order, PageView, Request, Search, ShopEvent
 from headwater.demo.traffic import Emission
 from traffic import Step
 
@@ -19,7 +19,7 @@ MATCH_WITHIN = timedelta(hours=1)
 LARGE_CENTS = 5_000
 Key = tuple[Any, ...]
 Rows = dict[Key, tuple[int, ...]]
-TYPES: dict[str, type[Event]] = {topic: event for event, topic in TOPICS.items()}
+TYPES: dict[str, type[ShopEvent]] = {topic: event for event, topic in TOPICS.items()}
 
 
 class Expected:
@@ -72,7 +72,7 @@ class Expected:
         row = msgspec.json.decode(record.value)
         self.customers[row["id"]] = row["country"], row["points"]
 
-    def _add_event(self, event: Event) -> None:
+    def _add_event(self, event: ShopEvent) -> None:
         match event:
             case Search():
                 self._searches[event.search_id] = event.at

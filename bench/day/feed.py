@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from headwater.client import producer
+from headwater.client.client import producer
 from plan import Plan
 from traffic import StockChange, change, steps
 

@@ -19,7 +19,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headwater.client import Client
+from headwater.client.client import Client
 from scaled import ASIDE
 from traffic import TOPICS
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from headwater.client import Client
-from headwater.supervisor import marked
+from headwater.client.client import Client
+from headwater.node.processes import marked
 from processes import cpu_s, family
-from servers import free_port
+from support.servers import free_port
 
 APP = Path(__file__).with_name("shop.py")
 PARTS = ("broker", "pipeline", "console", "sinks", "capture-warehouse")
@@ -53,7 +53,7 @@ class Installation:
         self.environ = environ | {
             "DAY_FOLDER": str(folder),
             "HEADWATER_LOG": f"embedded:{self.data}",
-            "HEADWATER_STORE": f"sqlite:{self.data / 'views'}",
+            "HEADWATER_VIEW_TABLES": f"sqlite:{self.data / 'views'}",
             "HEADWATER_BROKER_PORT": str(self._port),
             "HEADWATER_CONSOLE_PORT": str(console),
             "HEADWATER_TRIGGER_MS": str(TRIGGER_MS),
@@ -168,9 +168,10 @@ class Installation:
         self.starts.append(Start(what, self._elapsed(), time.monotonic() - begun, cpu_s(pids)))
 
     def keep_logs(self) -> None:
-        """The next ``headwater up`` begins new ones."""
-        for log in (*(self.data / "logs").glob("*.log"), *self.data.glob("spark.log")):
-            shutil.copy(log, self.kept_logs / f"{log.stem}-{self._runs}.log")
+        """Moves them away, those that were rotated too: the next ``headwater up`` would append to them."""
+        for log in (*(self.data / "logs").glob("*.log*"), *self.data.glob("spark.log")):
+            name, _, number = log.name.partition(".log")
+            shutil.move(log, self.kept_logs / f"{name}-{self._runs}{number}.log")
 
 
 def wait_until(condition: Callable[[], object], what: str, check: Callable[[], None] = lambda: None) -> None:

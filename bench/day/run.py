@@ -27,8 +27,8 @@ import guests
 from checks import Checks, tracebacks
 from expected import Expected
 from figures import keep_samples, say, store
+from headwater.client.topic_defaults import FULL, ROWS
 from headwater.demo.traffic import Emission
-from headwater.keep import FULL, ROWS
 from installation import Installation
 from plan import Plan
 from samples import GROWS, Sampler, judge, judge_starts

@@ -16,20 +16,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import headwater as hw
-from headwater.demo.shop import Click, Order, PageView, Request, Search
+from headwater.demo.event import Click, Order, PageView, Request, Search
 
 FOLDER = Path(os.environ.get("DAY_FOLDER", "day"))
 
 app = hw.App("day")
 
 
-class Customer(hw.Event):
+class Customer(hw.Row):
     id: int
     country: str
     points: int
 
 
-class Stock(hw.Event):
+class Stock(hw.Row):
     id: int
     shelf: str
     quantity: int

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headwater.result import newest
+from headwater.follow.results import newest
 from installation import APP, Installation, wait_until
 from plan import Plan
 

@@ -20,7 +20,7 @@ class Act(hw.Event):
     at: datetime
 
 
-class Profile(hw.Event):
+class Profile(hw.Row):
     user_id: int
     country: str
     plan: str
@@ -31,7 +31,7 @@ app.stream("acts", Act, key="user_id", time="at", delay="10 minutes")
 app.table("profiles", Profile, key="user_id")
 
 
-@app.view(key="act_id", late=hw.correct("1 day"))
+@app.view(key="act_id", late=hw.late.correct("1 day"))
 def activity(acts: DataFrame, profiles: DataFrame) -> DataFrame:
     """Live: an act without a profile is there at once, and put right when the profile comes within a day."""
     found = hw.enrich(acts, profiles, on="user_id", as_of="at", valid="changed_at")

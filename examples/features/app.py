@@ -28,7 +28,7 @@ class Visit(hw.Event):
     at: datetime
 
 
-class Model(hw.Event):
+class Model(hw.Row):
     model: str
     weight: float
     bias: float
@@ -40,13 +40,13 @@ app.stream("visits", Visit, key="user", time="at", delay="10 minutes")
 app.table("models", Model, key=["model", "used_from"])
 
 
-@app.view(key=["user", "window"], late=hw.correct("1 day"))
+@app.view(key=["user", "window"], late=hw.late.correct("1 day"))
 def spending(purchases: DataFrame) -> DataFrame:
     """The feature: what a user has spent in a week, at each purchase. The newest row of a user serves."""
-    return hw.sliding(purchases, "user", time="at", size="7 days", spent="sum(cents)", n="count(*)")
+    return hw.sliding(purchases, "user", time="at", size="7 days", spent=F.sum("cents"), n=F.count("*"))
 
 
-@app.view(key="visit_id", late=hw.correct("1 day"))
+@app.view(key="visit_id", late=hw.late.correct("1 day"))
 def scores(visits: DataFrame, models: DataFrame) -> DataFrame:
     """Each visit with the model of its time, which is in the row."""
     found = hw.enrich(visits, models, on="model", as_of="at", valid="used_from", version="model_version")
@@ -59,7 +59,7 @@ def training(labels: DataFrame, features: DataFrame) -> DataFrame:
     known = features.select(
         "user", F.col("window.end").alias("known_at"), F.col("spent").alias("known_spent")
     )
-    return hw.enrich(labels, known, on="user", as_of="at", valid="known_at")
+    return hw.enrich(labels, known, on="user", as_of="at", valid="known_at").rows
 
 
 def disagreeing(served: DataFrame, features: DataFrame) -> DataFrame:

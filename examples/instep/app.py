@@ -11,7 +11,7 @@ FOLDER = os.environ.get("SHOP_FOLDER", "data/shop")
 app = hw.App("shop")
 
 
-class Product(hw.Event):
+class Product(hw.Row):
     id: int
     title: str
     cents: int

@@ -127,7 +127,7 @@ def delta(folder: str) -> Rows:
 
 
 def indexed(folder: str) -> Rows:
-    from headwater.sink.search import search  # noqa: PLC0415  the same
+    from headwater.sink.stores.tantivy import search  # noqa: PLC0415  the same
 
     return {row["id"]: _plain(row) for row in search(Path(folder), "*", limit=10 * PRODUCTS)}
 

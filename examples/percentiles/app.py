@@ -24,7 +24,7 @@ class Request(hw.Event):
 app.stream("requests", Request, key="service", time="at", delay="1 minute")
 
 
-@app.view(key=["window", "service"], late=hw.correct("1 hour"))
+@app.view(key=["window", "service"], late=hw.late.correct("1 hour"))
 def minutes(requests: DataFrame) -> DataFrame:
     return requests.groupBy(F.window("at", "1 minute"), "service").agg(
         F.count("*").alias("requests"),

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from headwater.client import Client
+from headwater.client.client import Client
 from headwater.config import load
-from headwater.result import Result, results
+from headwater.follow.results import results
+from headwater.result import Result
 
 WIDTH, HEIGHT, GAP = 360, 160, 40
 MINUTE = timedelta(minutes=1)

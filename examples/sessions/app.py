@@ -6,6 +6,7 @@ headwater up examples/sessions/app.py
 from datetime import datetime
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
 
@@ -20,19 +21,29 @@ class Click(hw.Event):
 
 app.stream("clicks", Click, key="user", time="at", delay="5 minutes")
 
-VISIT = {"clicks": "count(*)", "landing": "first(page)", "exit": "last(page)"}
+
+def _visits(clicks: DataFrame) -> DataFrame:
+    return hw.sessions(
+        clicks,
+        "user",
+        time="at",
+        gap="30 minutes",
+        clicks=F.count("*"),
+        landing=F.first("page"),
+        exit=F.last("page"),
+    )
 
 
-@app.view(key=["user", "window"], late=hw.correct("1 day"))
+@app.view(key=["user", "window"], late=hw.late.correct("1 day"))
 def visits(clicks: DataFrame) -> DataFrame:
     """As they go on: a click may still join two of them."""
-    return hw.sessions(clicks, "user", time="at", gap="30 minutes", **VISIT)
+    return _visits(clicks)
 
 
-@app.view(key=["user", "window"], emit="ready", late=hw.correct("1 day"))
+@app.view(key=["user", "window"], emit="ready", late=hw.late.correct("1 day"))
 def ended(clicks: DataFrame) -> DataFrame:
     """Once nobody clicks any more, although nobody says so."""
-    return hw.sessions(clicks, "user", time="at", gap="30 minutes", **VISIT).where("clicks > 1")
+    return _visits(clicks).where("clicks > 1")
 
 
 app.sql(
@@ -41,5 +52,5 @@ app.sql(
        FROM sessions(clicks, key => 'user', time => 'at', gap => '30 minutes', pages => 'count(page)')
        WHERE window.end - window.start > INTERVAL 1 HOUR""",
     key=["user", "window"],
-    late=hw.correct("1 day"),
+    late=hw.late.correct("1 day"),
 )

@@ -21,7 +21,7 @@ class Order(hw.Event):
     at: datetime
 
 
-class Rate(hw.Event):
+class Rate(hw.Row):
     region: str
     percent: Decimal
     valid_from: datetime
@@ -31,7 +31,7 @@ app.stream("orders", Order, key="order_id", time="at", delay="10 minutes")
 app.table("rates", Rate, key=["region", "valid_from"])
 
 
-@app.view(key="order_id", late=hw.correct("1 day"))
+@app.view(key="order_id", late=hw.late.correct("1 day"))
 def taxed(orders: DataFrame, rates: DataFrame) -> DataFrame:
     """Live: a rate that is put right within a day puts the orders right, too."""
     found = hw.enrich(orders, rates, on="region", as_of="at", valid="valid_from")

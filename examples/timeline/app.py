@@ -6,6 +6,7 @@ headwater up examples/timeline/app.py
 from datetime import datetime
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
 
@@ -14,14 +15,14 @@ LENGTH = 100
 app = hw.App("timeline")
 
 
-class Tweet(hw.Event):
+class Tweet(hw.Row):
     tweet_id: int
     author: str
     text: str
     at: datetime
 
 
-class Follow(hw.Event):
+class Follow(hw.Row):
     follower: str
     followee: str
 
@@ -35,4 +36,4 @@ def timelines(follows: DataFrame, tweets: DataFrame) -> DataFrame:
     """One row for each person who follows somebody that has posted something."""
     posted = hw.join(follows, tweets, on={"followee": "author"})
     newest = hw.newest_of(["tweet_id", "author", "text", "at"], order="at", limit=LENGTH)
-    return hw.group(posted, "follower", tweets=newest, there_are=hw.count_of())
+    return hw.group(posted, "follower", tweets=newest, there_are=F.count("*"))

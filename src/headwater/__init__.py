@@ -2,132 +2,136 @@
 
     import headwater as hw
 
-The names below are all that an application file needs. Each is loaded when it is first used: a broker needs none of them to start.
+The names below are all that an application file needs. Each is loaded when it is first used: a broker needs
+none of them to start.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headwater import sketch
-    from headwater.app import App
-    from headwater.errors import (
-        Behind,
-        HeadwaterError,
-        MachineError,
-        Overloaded,
-        ProtocolError,
-        StorageError,
-        UsageError,
-    )
-    from headwater.late import ARRIVAL, correct, drop, side
-    from headwater.operators import (
+    from headwater.declare import lateness as late
+    from headwater.declare import sketch
+    from headwater.declare.app import App
+    from headwater.declare.field_types import AnyFloat, Decimal
+    from headwater.declare.lateness import ARRIVAL
+    from headwater.declare.operators import (
         calendar,
         corrected_time,
         count,
         distinct,
         enrich,
+        group,
         history,
+        join,
         latest,
         match,
+        newest_of,
         sessions,
         sliding,
         unmatched,
+        valid,
         versions,
     )
-    from headwater.position import Position
-    from headwater.relations import (
-        average_of,
-        count_of,
-        group,
-        join,
-        max_of,
-        min_of,
-        newest_of,
-        sum_of,
-        valid,
+    from headwater.declare.schema import Event, Row
+    from headwater.declare.table import Table
+    from headwater.errors import (
+        CaptureError,
+        FencedError,
+        HeadwaterError,
+        MachineError,
+        NotReachedError,
+        OverloadedError,
+        ProtocolError,
+        RequestError,
+        StorageError,
+        UnavailableError,
+        UsageError,
     )
-    from headwater.schema import Event
-    from headwater.write import Writer
+    from headwater.follow.follower import Follower, wait
+    from headwater.position import Position
+    from headwater.write.writer import Writer
 
 __all__ = [
     "ARRIVAL",
+    "AnyFloat",
     "App",
-    "Behind",
+    "CaptureError",
+    "Decimal",
     "Event",
+    "FencedError",
+    "Follower",
     "HeadwaterError",
     "MachineError",
-    "Overloaded",
+    "NotReachedError",
+    "OverloadedError",
     "Position",
     "ProtocolError",
+    "RequestError",
+    "Row",
     "StorageError",
+    "Table",
+    "UnavailableError",
     "UsageError",
     "Writer",
-    "average_of",
     "calendar",
     "capture",
-    "correct",
     "corrected_time",
     "count",
-    "count_of",
     "distinct",
-    "drop",
     "enrich",
     "group",
     "history",
     "join",
+    "late",
     "latest",
     "match",
-    "max_of",
-    "min_of",
     "newest_of",
     "sessions",
-    "side",
     "sink",
     "sketch",
     "sliding",
-    "sum_of",
     "unmatched",
     "valid",
     "versions",
+    "wait",
 ]
 
+_MODULES = {"capture": "capture", "late": "declare.lateness", "sink": "sink", "sketch": "declare.sketch"}
 _HOMES = {
-    "ARRIVAL": "late",
-    "App": "app",
-    "Event": "schema",
+    "ARRIVAL": "declare.lateness",
+    "AnyFloat": "declare.field_types",
+    "App": "declare.app",
+    "Decimal": "declare.field_types",
+    "Event": "declare.schema",
+    "Follower": "follow.follower",
     "Position": "position",
-    "Writer": "write",
-    "average_of": "relations",
-    "calendar": "operators",
-    "correct": "late",
-    "corrected_time": "operators",
-    "count": "operators",
-    "count_of": "relations",
-    "distinct": "operators",
-    "drop": "late",
-    "enrich": "operators",
-    "group": "relations",
-    "history": "operators",
-    "join": "relations",
-    "latest": "operators",
-    "match": "operators",
-    "max_of": "relations",
-    "min_of": "relations",
-    "newest_of": "relations",
-    "sessions": "operators",
-    "side": "late",
-    "sliding": "operators",
-    "sum_of": "relations",
-    "unmatched": "operators",
-    "valid": "relations",
-    "versions": "operators",
+    "Row": "declare.schema",
+    "Table": "declare.table",
+    "Writer": "write.writer",
+    "calendar": "declare.operators",
+    "corrected_time": "declare.operators",
+    "count": "declare.operators",
+    "distinct": "declare.operators",
+    "enrich": "declare.operators",
+    "group": "declare.operators",
+    "history": "declare.operators",
+    "join": "declare.operators",
+    "latest": "declare.operators",
+    "match": "declare.operators",
+    "newest_of": "declare.operators",
+    "sessions": "declare.operators",
+    "sliding": "declare.operators",
+    "unmatched": "declare.operators",
+    "valid": "declare.operators",
+    "versions": "declare.operators",
+    "wait": "follow.follower",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'headwater' has no attribute {name!r}")
-    if name in {"capture", "sink", "sketch"}:
-        return importlib.import_module(f"headwater.{name}")
+    if name in _MODULES:
+        return importlib.import_module(f"headwater.{_MODULES[name]}")
     return getattr(importlib.import_module(f"headwater.{_HOMES.get(name, 'errors')}"), name)

@@ -1,7 +1,8 @@
-"""Access: where a log is and how it lets us in, in the words of each client library.
+"""Access: where a log is and how to authenticate, in the options of each client library.
 
-The settings yield one Access; librdkafka's, Spark's and Java's options all come from here, so that a log with TLS, users or
-further security is reached alike by every part. Its text is the address alone: a password is never printed.
+The settings make one Access, and the options for librdkafka, Spark and Java all come from it, so every part
+of Headwater reaches a log with TLS, users or other security in the same way. Its text is the address only: no
+password is ever printed.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ import msgspec
 __all__ = ["Access", "Log", "access"]
 
 JAVA, LIBRDKAFKA = "java.", "librdkafka."
-"""What an option begins with that only one of the two understands."""
+"""Prefixes of options that only one of the two libraries understands."""
 PLAIN = "PLAIN"
 LOGIN = "org.apache.kafka.common.security"
 MODULES = {PLAIN: f"{LOGIN}.plain.PlainLoginModule"}
@@ -21,7 +22,7 @@ CHECK_NAME = "ssl.endpoint.identification.algorithm"
 
 
 class Access(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """How one log is reached. ``ca`` is a PEM file (empty: the authorities that the machine trusts)."""
+    """How to reach one log. ``ca`` is a PEM file (empty: the authorities that the machine trusts)."""
 
     bootstrap: str
     tls: bool = False
@@ -29,9 +30,9 @@ class Access(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     user: str = ""
     password: str = ""
     options: Mapping[str, str] = {}
-    """Further options by Kafka's names, for both libraries, or for one with its prefix in front."""
+    """Further options by Kafka's names, for both libraries, or for one of them with its prefix."""
     replication: int = -1
-    """On how many brokers a topic is kept that we make; -1: the log's own default."""
+    """The replication factor of topics that we create; -1: the log's own default."""
 
     def __str__(self) -> str:
         return self.bootstrap
@@ -41,30 +42,33 @@ class Access(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     def librdkafka(self) -> dict[str, str]:
         """The options of confluent-kafka's clients."""
-        found = {"bootstrap.servers": self.bootstrap} | self._protocol()
+        options = {"bootstrap.servers": self.bootstrap} | self._protocol()
         if self.tls and self.ca:
-            found["ssl.ca.location"] = self.ca
+            options["ssl.ca.location"] = self.ca
         if self.user:
-            found |= {"sasl.username": self.user, "sasl.password": self.password}
-        return found | self._own(LIBRDKAFKA, JAVA)
+            options |= {"sasl.username": self.user, "sasl.password": self.password}
+        return options | self._own(LIBRDKAFKA, JAVA)
 
     def java(self) -> dict[str, str]:
-        """The options of Kafka's own clients. Certificates go as text: executors on other machines need no file."""
-        found = {"bootstrap.servers": self.bootstrap} | self._protocol()
+        """The options of Kafka's own clients.
+
+        Certificates are passed as text: executors on other machines need no file.
+        """
+        options = {"bootstrap.servers": self.bootstrap} | self._protocol()
         if self.tls and self.ca:
-            found |= {
+            options |= {
                 "ssl.truststore.type": "PEM",
                 "ssl.truststore.certificates": Path(self.ca).read_text().strip(),
             }
         own = self._own(JAVA, LIBRDKAFKA)
         if self.user:
             module = MODULES.get(own.get("sasl.mechanism", PLAIN), SCRAM_MODULE)
-            found["sasl.jaas.config"] = (
+            options["sasl.jaas.config"] = (
                 f"{module} required username={_quoted(self.user)} password={_quoted(self.password)};"
             )
-        if own.get(CHECK_NAME) == "none":  # Java's word for it is nothing
+        if own.get(CHECK_NAME) == "none":  # Java expects an empty text for that
             own[CHECK_NAME] = ""
-        return found | own
+        return options | own
 
     def spark(self) -> dict[str, str]:
         """The options of Spark's Kafka source and sink."""
@@ -84,7 +88,7 @@ class Access(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 Log = Access | str
-"""What names a log: an Access, or the ``host:port`` of one that lets everybody in."""
+"""What names a log: an Access, or the ``host:port`` of a log without security."""
 
 
 def access(log: Log) -> Access:

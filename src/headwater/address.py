@@ -1,8 +1,9 @@
-"""Addresses of databases and stores: what of them may be printed, their options, and those of PostgreSQL checked before a driver reads them.
+"""Addresses of databases and stores: their printable form, their options, and checks of them.
 
-A driver that cannot read an address quotes it, password and all, and one that reads it otherwise than it was meant takes the end of a
-password for a host. So such an address is refused here, in words that repeat nothing of it. One that passes over an option that it does
-not know leaves a connection without TLS that was meant to have it: an unknown option is refused too.
+A driver that cannot read an address prints it in its error, with the password. One that reads it differently
+takes the end of a password for a host. So an unclear address is refused here, with a message that repeats
+nothing of it. A driver that ignores an unknown option may leave a connection without the TLS that was meant:
+an unknown option is refused too.
 """
 
 import difflib
@@ -20,17 +21,23 @@ HOST = r"(?:\[[0-9A-Fa-f:.%]*\]|[^/?#@:,\s\[\]]*)(?::\d*)?"
 ADDRESS = re.compile(
     rf"([A-Za-z][\w+.-]*)://(?:([^/?#:@\s]*)[^/?#\s]*@)?({HOST}(?:,{HOST})*)((?:/[^?#@]*)?)(?:[?#][^@]*)?"
 )
-"""Scheme, user, hosts and path. Where a password has ``/``, ``?`` or ``#`` as they are, nobody can tell what stands where."""
+"""Scheme, user, hosts and path.
+
+If a password contains ``/``, ``?`` or ``#`` unescaped, the parts cannot be told apart.
+"""
 HIDDEN = "***"
 ESCAPES = "in a password write @ as %40, / as %2F, ? as %3F, # as %23 and % as %25"
 
 
 def shown(url: str, *, user: bool = False) -> str:
-    """An address as it may be printed: without password and query, where secrets stand. One that is unclear is not printed at all."""
-    found = ADDRESS.fullmatch(url)
-    if found is not None:
-        who = f"{found[2]}@" if user and found[2] else ""
-        return f"{found[1]}://{who}{found[3]}{found[4]}"
+    """The printable form of an address: without password and query, which hold secrets.
+
+    An unclear address is hidden.
+    """
+    match = ADDRESS.fullmatch(url)
+    if match is not None:
+        who = f"{match[2]}@" if user and match[2] else ""
+        return f"{match[1]}://{who}{match[3]}{match[4]}"
     if not any(mark in url for mark in ("//", "@", "=")):
         return url  # a path
     scheme, mark, _ = url.partition("://")
@@ -38,9 +45,10 @@ def shown(url: str, *, user: bool = False) -> str:
 
 
 def options(what: str, url: str, known: Sequence[str] = (), *, hint: str = "") -> dict[str, str]:
-    """What an address has after its ``?``; UsageError for an option that is none of the known ones, and for an address that is unclear.
+    """The options after the ``?`` of an address.
 
-    ``hint`` says where options are given instead, if there are others.
+    UsageError for one that is not among ``known``, or an unclear address. ``hint`` says where else options
+    can be given.
     """
     if "?" not in url and "#" not in url:
         return {}
@@ -48,24 +56,24 @@ def options(what: str, url: str, known: Sequence[str] = (), *, hint: str = "") -
         raise UsageError(f"{what}: the address is unclear", hint=ESCAPES)
     if "#" in url:
         raise UsageError(f"{what}: the address has something after a #", hint=ESCAPES)
-    found = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
-    for name in found:
+    parsed = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
+    for name in parsed:
         if name in known:
             continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         meant = f"did you mean {near[0]!r}?" if near else ""
         raise UsageError(
-            f"{what}: the address has an option that is not known",
+            f"{what}: the address has an unknown option",
             got=repr(name),
             expected=f"of {', '.join(known)}" if known else "none",
             hint=" ".join(filter(None, (meant, hint))),
         )
-    return found
+    return parsed
 
 
 def check_local(what: str, path: str | Path, *, hint: str = "") -> None:
-    """UsageError for a path that is an address: it would be a folder of a strange name on this machine."""
-    if re.match(r"\w{2,}:/", str(path)):  # pathlib has made one slash of two
+    """UsageError for a path that is an address: it would be an odd folder on this machine."""
+    if re.match(r"\w{2,}:/", str(path)):  # pathlib has replaced the two slashes by one
         scheme = str(path).partition(":")[0]
         raise UsageError(
             f"{what}: the path is an address",
@@ -76,21 +84,27 @@ def check_local(what: str, path: str | Path, *, hint: str = "") -> None:
 
 
 def check_postgres(what: str, url: str) -> None:
-    """UsageError for an address that libpq cannot read, or reads otherwise than it looks. Needs the driver."""
+    """UsageError for an address that libpq cannot read, or reads differently than expected.
+
+    Needs the driver.
+    """
     if "://" in url and ADDRESS.fullmatch(url) is not None:
         from psycopg.pq import Conninfo  # noqa: PLC0415  optional
 
-        options(what, url, [*(each.keyword.decode() for each in Conninfo.get_defaults()), "ssl"])
+        options(what, url, [*(option.keyword.decode() for option in Conninfo.get_defaults()), "ssl"])
     if _read(url) is None:
         raise UsageError(
-            f"{what}: the address is none of a PostgreSQL",
+            f"{what}: the address is not that of a PostgreSQL",
             expected="postgresql://user:password@host:5432/database",
             hint=ESCAPES,
         )
 
 
 def postgres_database(url: str) -> str:
-    """The database that an address names, by whatever user and with whatever options; it may be printed. Needs the driver."""
+    """The database that an address names, without user and options, so it may be printed.
+
+    Needs the driver.
+    """
     read = _read(url)
     if read is None:
         return shown(url)
@@ -99,7 +113,7 @@ def postgres_database(url: str) -> str:
 
 
 def _read(url: str) -> dict[str, Any] | None:
-    """What libpq makes of an address; None where that is not what it looks like."""
+    """The parts that libpq finds in an address; None if they are not what they look like."""
     from psycopg import ProgrammingError  # noqa: PLC0415  optional
     from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Change: one record of a table topic, as its readers pass it on."""
+"""Change: one record of a table topic, as readers pass it on."""
 
 import msgspec
 
@@ -6,21 +6,25 @@ __all__ = ["Change"]
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """The new value of one key, or its deletion, and where in the log it stands."""
+    """The new value of one key, or its deletion, and its place in the log."""
 
     key: str
-    """The key as it is on the wire: the text of one column, or a JSON array of several."""
+    """The key on the wire: the text of one column, or a JSON array of several."""
     value: str | None
     """A JSON object of all columns; None deletes the key."""
     partition: int
     offset: int
     timestamp_ms: int
     version: int | None = None
-    """``_version`` of the value, where the view carries one: greater is newer, whatever the offset; of equal ones the later record counts."""
+    """``_version`` of the value, if the view has one: the greater version is newer, whatever the offset.
+
+    Of equal versions the later record counts."""
     odd_key: bytes | msgspec.UnsetType | None = msgspec.UNSET
-    """Where ``key`` does not say what is on the wire: bytes that are no text, None for no key at all. Only records that are rows of their own have such."""
+    """The key on the wire where ``key`` does not say it: bytes that are not text, or None for no key.
+
+    Only records that are rows of their own have such keys."""
 
     @property
     def wire_key(self) -> bytes | None:
-        """The key byte for byte."""
+        """The key as bytes."""
         return self.key.encode() if self.odd_key is msgspec.UNSET else self.odd_key

@@ -1,4 +1,4 @@
-"""The only source of time: everything that asks for the time is given a clock."""
+"""Clocks: the only source of time. Everything that needs the time gets a clock."""
 
 import time
 from typing import Protocol
@@ -7,7 +7,7 @@ __all__ = ["Clock", "SteadyClock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Wall time and elapsed time. Implementations never go backwards in ``monotonic``."""
+    """Wall time and elapsed time. ``monotonic`` never goes backwards."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970 UTC, as Kafka timestamps are."""
@@ -29,7 +29,10 @@ class SystemClock:
 
 
 class SteadyClock:
-    """Another clock's wall time at the start, and from there on what has elapsed: for dues and time-outs that a clock which is set must not move."""
+    """Wall time that does not move when the clock is set: for deadlines and time-outs.
+
+    It is the wall time of another clock at the start, plus the time elapsed since.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,7 +1,7 @@
 """Settings: frozen, read from ``headwater.toml`` and overridden by ``HEADWATER_*``.
 
-An unknown key, a wrong type or a value out of bounds is an error that names the key, what was found
-and the nearest right one; nothing is guessed and nothing is ignored.
+An unknown key, a wrong type or a value out of bounds is an error that names the key, the value and the
+nearest valid one; nothing is guessed and nothing is ignored.
 """
 
 import difflib
@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -28,16 +28,19 @@ TABLES = {"users", "log_options", "spark_options"}
 SPARK_OURS = {
     "spark.master": "that is the setting 'spark'",
     "spark.driver.memory": "that is the setting 'spark_memory'",
-    "spark.sql.shuffle.partitions": "that is the setting 'partitions'",
+    "spark.sql.shuffle.partitions": "that is the setting 'shards'",
     "spark.sql.session.timeZone": "times are UTC everywhere: leave it out",
-    "spark.sql.adaptive.streaming.stateless.enabled": "tasks would not hear what their batch is: leave it out",
+    "spark.sql.adaptive.streaming.stateless.enabled": "tasks would not learn of their batch: leave it out",
     "spark.sql.streaming.noDataMicroBatches.enabled": "the pipeline wakes idle views itself: leave it out",
 }
-"""Options of Spark that are no user's to choose, and why."""
+"""Options of Spark that users cannot choose, and why."""
 SECRET = TABLES | {"log_password", "console_token"}
 """Settings whose value is never printed."""
+PORT_MAX = 65_535
 TOKEN_MIN = 16
 """A shorter one can be guessed."""
+RENAMED = {"store": "view_tables"}
+"""Former names of settings."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
@@ -46,25 +49,34 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """All settings with their defaults. ``docs/settings.md`` explains each one."""
 
     log: str = "embedded:./data"
-    """``embedded:DIR`` runs our own broker on DIR; ``kafka://host:port[,host:port]`` uses Apache Kafka, ``kafkas://…`` over TLS."""
+    """``embedded:DIR`` runs our own broker on DIR.
+
+    ``kafka://host:port[,host:port]`` uses Apache Kafka, ``kafkas://…`` with TLS."""
     log_user: str = ""
-    """Who we are to the log (SASL PLAIN); for an embedded log with users, the first of them."""
+    """Our user at the log (SASL PLAIN); for an embedded log with users, by default the first of them."""
     log_password: str = ""
-    """The password of that user; for an embedded log, that of the users table."""
+    """The password of that user; for an embedded log, by default that of the users table."""
     log_ca: str = ""
-    """PEM file of the authorities whose certificate the log may show; else the machine's, or an embedded log's own."""
+    """PEM file of the authorities for the log's certificate.
+
+    By default those of the machine, or the certificate of an embedded log."""
     log_options: dict[str, str] = {}
-    """Further options of Kafka clients, like ``sasl.mechanism``; ``java.`` or ``librdkafka.`` in front: only for that one."""
+    """Further options of Kafka clients, like ``sasl.mechanism``.
+
+    With ``java.`` or ``librdkafka.`` in front they are for that library only."""
     flush: Literal["commit", "os"] = "commit"
-    """When an embedded write counts as done: synced to the disk, or handed to the operating system."""
+    """When an embedded write counts as safe: synced to the disk, or passed to the operating system."""
     spark: str = "local[*,4]"
-    """A Spark master. The second number of ``local[…]`` is how often a task may be tried."""
+    """A Spark master. The second number of ``local[…]`` is how many attempts a task has."""
     spark_memory: str = "1g"
     """Heap of the Spark driver."""
     spark_options: dict[str, str] = {}
-    """Further options of Spark, like ``spark.executor.memory``; those that a view's rows depend on are ours."""
-    store: str = "sqlite:./data/views"
-    """Where the tables of views are kept."""
+    """Further options of Spark, like ``spark.executor.memory``.
+
+    Options on which a view's rows depend cannot be set.
+    """
+    view_tables: str = "sqlite:./data/views"
+    """``sqlite:DIR``: the folder of the tables from which the console serves views."""
     host: str = "127.0.0.1"
     """Address that the embedded broker listens on."""
     broker_port: Port = 9092
@@ -74,38 +86,43 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     console_host: str = "127.0.0.1"
     """Address that the console listens on; one that other machines reach needs a ``console_token``."""
     console_token: str = ""
-    """What readers of the console must know; none: everybody who reaches it."""
+    """The token that readers of the console must send; without one, everybody who reaches it may read."""
     console_names: str = ""
-    """Names, with commas between them, under which the console is asked for, beside its addresses and ``localhost``."""
+    """Names of the console's host, separated by commas, in addition to its addresses and ``localhost``."""
     users: dict[str, str] = {}
-    """Names and passwords of those who may use the embedded broker (SASL PLAIN); none: everybody who reaches it."""
+    """Names and passwords of the users of the embedded broker (SASL PLAIN).
+
+    Without any, everybody may use it.
+    """
     tls_certificate: str = ""
     """PEM file with the certificate of the embedded broker; with it, clients must use TLS."""
     tls_key: str = ""
     """PEM file with its key, if that is not in the certificate's file."""
     insecure: bool = False
-    """Lets the broker without users, and the console without a token, listen on an address that other machines reach."""
+    """Allows a broker without users, and a console without a token, where other machines reach them."""
     partitions: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
-    """Partitions of a topic that an application declares and that does not exist yet."""
+    """The number of partitions of a topic that does not exist yet when it is needed."""
+    shards: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    """The number of shards of the state of a view when it first runs; 0: as many as ``partitions``."""
     replication: Annotated[int, msgspec.Meta(ge=-1, le=32_767)] = -1
-    """On how many brokers the topics that we make are kept; -1: as many as the log does by itself."""
+    """The replication factor of topics that we create; -1: the log's own default."""
     trigger_ms: Annotated[int, msgspec.Meta(ge=0, le=3_600_000)] = 200
     """Milliseconds between two micro-batches of a view; without new records there is no batch."""
     pace_records: Annotated[int, msgspec.Meta(ge=1_000)] = 100_000
-    """By how many records the sinks of a view with ``pace="sink"`` may be behind."""
+    """By how many records the sinks of a view with ``pace="sink"`` may lag."""
     state_bytes_max: Annotated[int, msgspec.Meta(ge=1)] = 8 << 30
-    """How far one shard of an operator's state may grow, in bytes of its keys and values."""
+    """How large one shard of an operator's state may grow, in bytes of its keys and values."""
 
     def __repr__(self) -> str:
-        """Without secrets: settings may end up in a log or a traceback."""
-        shown = {
+        """Without secrets, because settings may be logged or printed in a traceback."""
+        printable = {
             key: "…" if key in SECRET and value else value
             for key, value in msgspec.structs.asdict(self).items()
         }
-        return f"Settings({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
+        return f"Settings({', '.join(f'{key}={value!r}' for key, value in printable.items())})"
 
     def environ(self) -> dict[str, str]:
-        """The settings as a child process reads them, whatever file or environment they came from."""
+        """The settings as environment variables, for a child process."""
         values = msgspec.structs.asdict(self)
         return {
             f"{PREFIX}{key.upper()}": msgspec.json.encode(value).decode()
@@ -116,19 +133,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def embedded(self) -> Path | None:
-        """The folder of the embedded log, or None when the log is an Apache Kafka cluster."""
+        """The folder of the embedded log; None if the log is an Apache Kafka cluster."""
         return Path(self.log.removeprefix("embedded:")) if self.log.startswith("embedded:") else None
 
     @property
     def bootstrap(self) -> str:
-        """The ``host:port`` list that Kafka clients are given."""
+        """The ``host:port`` list for Kafka clients."""
         if self.embedded is not None:
             return f"{self.host}:{self.broker_port}"
         return self.log.partition("://")[2]
 
     @property
     def access(self) -> Access:
-        """How clients of the log reach it; our own parts use an embedded log as the first of its users."""
+        """How clients reach the log; our own parts use an embedded log as the first of its users."""
         if self.embedded is None:
             tls, ca, user, password = (
                 self.log.startswith("kafkas://"),
@@ -144,8 +161,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def console_url(self) -> str:
-        """Where this machine finds the console."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.console_host, self.console_host)  # noqa: S104  not bound here
+        """The address of the console on this machine."""
+        loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  not bound here
+        host = loopback.get(self.console_host, self.console_host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.console_port}"
 
     @property
@@ -155,17 +173,25 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def data(self) -> Path:
-        """The folder of checkpoints, process logs and process ids: the embedded log's own, or that of the view tables."""
+        """The folder of checkpoints, process logs and process ids.
+
+        It is that of the embedded log, or of the view tables.
+        """
         return self.embedded or self.views.parent
 
     @property
     def views(self) -> Path:
         """The folder of the SQLite files, one for each view."""
-        return Path(self.store.removeprefix("sqlite:"))
+        return Path(self.view_tables.removeprefix("sqlite:"))
+
+    @property
+    def first_shards(self) -> int:
+        """The number of shards of the state of a view when it first runs."""
+        return self.shards or self.partitions
 
 
 def load(path: Path | None = None, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
-    """Reads the settings file (if there is one), then the environment, then the caller's own values."""
+    """Reads the settings file, if there is one, then the environment, then the arguments."""
     values = _from_file(path) | _from_environ(os.environ if environ is None else environ)
     values |= {key: value for key, value in overrides.items() if value is not None}
     for key in values:
@@ -176,7 +202,7 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None, **o
         key = str(error).rpartition("$.")[2].rstrip("`")
         key = re.split(r"\W", key)[0]
         got = "a value of another type" if key in SECRET else repr(values.get(key))
-        raise UsageError(f"setting {key!r} is wrong", got=got, expected=_expected(error)) from None
+        raise UsageError(f"setting {key!r} is wrong", got=got, expected=_expected(key, error)) from None
     _check_urls(settings)
     _check_access(settings)
     _check_replication(settings)
@@ -186,7 +212,7 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None, **o
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -206,7 +232,7 @@ def _from_file(path: Path | None) -> dict[str, Any]:
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Values are text as it is; a table, like ``users``, is a JSON object."""
+    """Values are plain text; a table, like ``users``, is a JSON object."""
     values: dict[str, Any] = {}
     for key, value in environ.items():
         if key.startswith(PREFIX):
@@ -224,30 +250,36 @@ def _table(name: str, text: str) -> Any:
 
 
 def _check_known(key: str) -> None:
-    known = Settings.__struct_fields__
-    if key in known:
+    names = Settings.__struct_fields__
+    if key in names:
         return
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"settings are: {', '.join(known)}"
+    if key in RENAMED:
+        raise UsageError(f"unknown setting {key!r}", hint=f"it is called {RENAMED[key]!r} now")
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"settings are: {', '.join(names)}"
     raise UsageError(f"unknown setting {key!r}", hint=hint)
 
 
-def _expected(error: msgspec.ValidationError) -> str:
+def _expected(key: str, error: msgspec.ValidationError) -> str:
     text = str(error).partition(" - at ")[0]
+    if text.startswith("Invalid enum value"):
+        return " or ".join(map(repr, get_args(get_type_hints(Settings)[key])))
     return text.removeprefix("Expected ").partition(", got")[0]
 
 
 def _check_access(settings: Settings) -> None:
-    """What would otherwise show only as a log that does not answer."""
+    """Refuses settings with which the log would only seem not to answer."""
     user = settings.log_user
     if settings.embedded is not None and user and user not in settings.users:
         raise UsageError(
-            "setting 'log_user' is no user of the embedded log", got=repr(user), expected="a name in 'users'"
+            "setting 'log_user' is not a user of the embedded log",
+            got=repr(user),
+            expected="a name in 'users'",
         )
     if settings.embedded is None and bool(user) != bool(settings.log_password):
         raise UsageError("settings 'log_user' and 'log_password' belong together", got="only one of them")
     if settings.log_ca and not Path(settings.log_ca).is_file():
-        raise UsageError("setting 'log_ca' names no file", got=repr(settings.log_ca))
+        raise UsageError("setting 'log_ca' does not name a file", got=repr(settings.log_ca))
     if settings.log_ca and not settings.access.tls and "security.protocol" not in settings.log_options:
         raise UsageError(
             "setting 'log_ca' has no effect", got="a log without TLS", hint='write log = "kafkas://…"'
@@ -259,13 +291,13 @@ def _check_console(settings: Settings) -> None:
         raise UsageError(
             "setting 'console_token' is too short",
             got=f"{len(settings.console_token)} characters",
-            expected=f"{TOKEN_MIN} or more, by chance: openssl rand -hex 16",
+            expected=f"{TOKEN_MIN} or more, at random: openssl rand -hex 16",
         )
 
 
 def _check_replication(settings: Settings) -> None:
     if settings.replication == 0:
-        raise UsageError("setting 'replication' is wrong", got="0", expected="-1, or 1 and more")
+        raise UsageError("setting 'replication' is wrong", got="0", expected="-1, or at least 1")
     if settings.embedded is not None and settings.replication > 1:
         raise UsageError(
             "setting 'replication' is too large for an embedded log",
@@ -285,6 +317,16 @@ def _check_spark(settings: Settings) -> None:
             raise UsageError(f"setting 'spark_options' has {name!r}", hint=SPARK_OURS[name])
 
 
+def _check_ports(log: str) -> None:
+    """Refuses an address without a port: the log would only seem not to answer."""
+    for address in log.partition("://")[2].partition("?")[0].split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+            raise UsageError(
+                "setting 'log' is wrong", got=repr(address), expected="HOST:PORT, like kafka://localhost:9092"
+            )
+
+
 def _check_urls(settings: Settings) -> None:
     if settings.embedded is None and "@" in settings.log:
         raise UsageError(
@@ -295,10 +337,12 @@ def _check_urls(settings: Settings) -> None:
         )
     if settings.embedded is None:
         options("setting 'log'", settings.log, hint="options of Kafka's clients are in log_options")
+    if settings.log.startswith(("kafka://", "kafkas://")):
+        _check_ports(settings.log)
     schemes = {
         "log": ("embedded:", "kafka://", "kafkas://"),
         "spark": ("local", "spark://"),
-        "store": ("sqlite:",),
+        "view_tables": ("sqlite:",),
     }
     for key, prefixes in schemes.items():
         value = getattr(settings, key)

@@ -1,7 +1,8 @@
 """Decoders: bytes as values of a type, safely from any thread.
 
-msgspec prepares a struct when it first decodes one, and fills in what it knows of the fields while others may already use it: two threads that decode
-the first values of a type at once crash the process. Here each decoder is made once, under a lock, before anything is decoded with it.
+msgspec prepares a struct type when it first decodes one, and fills in its fields while other threads may
+already use the type: two threads that decode the first values of a type at once crash the process. So each
+decoder is made once, under a lock, before it is used.
 """
 
 import threading
@@ -19,20 +20,20 @@ _msgpack: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def from_json(data: bytes | bytearray | memoryview | str, kind: type[T]) -> T:
-    """JSON as a value of a type. Raises msgspec.DecodeError, or msgspec.ValidationError when it is of another type."""
-    found = _json.get(kind)
-    if found is None:
+    """JSON as a value of a type. Raises msgspec.DecodeError, or msgspec.ValidationError for another type."""
+    decoder = _json.get(kind)
+    if decoder is None:
         with _lock:
-            found = _json[kind] = msgspec.json.Decoder(kind)
-    value: T = found.decode(data)
+            decoder = _json[kind] = msgspec.json.Decoder(kind)
+    value: T = decoder.decode(data)
     return value
 
 
 def from_msgpack(data: bytes | bytearray | memoryview, kind: type[T]) -> T:
-    """The same for msgpack."""
-    found = _msgpack.get(kind)
-    if found is None:
+    """Msgpack as a value of a type, with the same errors."""
+    decoder = _msgpack.get(kind)
+    if decoder is None:
         with _lock:
-            found = _msgpack[kind] = msgspec.msgpack.Decoder(kind)
-    value: T = found.decode(data)
+            decoder = _msgpack[kind] = msgspec.msgpack.Decoder(kind)
+    value: T = decoder.decode(data)
     return value

@@ -6,41 +6,46 @@
     ├── ProtocolError     the peer: bytes that do not follow the protocol
     ├── StorageError      the disk: a full or failing disk, a data folder in use
     ├── CaptureError      the database: it does not have, or may not give, what a capture needs
-    ├── Away              a store or database: it does not answer, and may come back
-    ├── Fenced            a successor: it has taken over, and this process ends
-    ├── Behind            a view: it has not come as far as was asked, in the time that was given
-    ├── Overloaded        a writer: it has had no room for as long as was to be waited
-    └── Refused           a request that the log answers with one of Kafka's error codes
+    ├── UnavailableError  a store or database: it does not answer now; a retry may succeed
+    ├── FencedError       a successor has taken over; this process ends
+    ├── NotReachedError   a view has not reached the requested position in time
+    ├── OverloadedError   a writer had no room for as long as it was allowed to wait
+    └── RequestError      the log answers a request with one of Kafka's error codes
 
-The message says what is wrong, what was found, what was expected and what to do; the parts stay
-readable by code. The command line prints one line and leaves with ``exit_code``.
+The message says what is wrong, what was found, what was expected and what to do; the parts can be read by
+code. The command line prints one line and exits with ``exit_code``.
 """
 
+import sqlite3
 from enum import IntEnum
 from typing import ClassVar
 
 __all__ = [
-    "Away",
-    "Behind",
     "CaptureError",
     "ErrorCode",
-    "Fenced",
+    "FencedError",
     "HeadwaterError",
     "MachineError",
-    "Overloaded",
+    "NotReachedError",
+    "OverloadedError",
     "ProtocolError",
-    "Refused",
+    "RequestError",
     "StorageError",
+    "UnavailableError",
     "UsageError",
     "one_line",
 ]
 
 LINE_CHARACTERS = 1_000
-"""So much of what a library says is shown."""
+"""How much of a message of a library is shown."""
+
+
+SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
+"""A full disk, for the file or for the memory that its readers share."""
 
 
 class HeadwaterError(Exception):
-    """What went wrong, what was got and expected, and the next step, as one readable line."""
+    """What is wrong, what was found and expected, and the next step, as one readable line."""
 
     exit_code: ClassVar[int] = 1
 
@@ -63,12 +68,12 @@ class HeadwaterError(Exception):
 
 
 def one_line(error: BaseException, characters: int | None = LINE_CHARACTERS) -> str:
-    """What an error says, as one line."""
+    """The message of an error as one line."""
     return " ".join(str(error).split())[:characters]
 
 
 class UsageError(HeadwaterError):
-    """The caller asked for something that cannot be: nothing was started, nothing was changed."""
+    """The caller asked for something impossible: nothing was started, nothing was changed."""
 
     exit_code = 2
 
@@ -86,37 +91,40 @@ class ProtocolError(HeadwaterError):
 
 
 class StorageError(HeadwaterError):
-    """The disk failed or is not ours to write."""
+    """The disk has failed, or we may not write to it."""
 
     exit_code = 5
 
 
 class CaptureError(HeadwaterError):
-    """A captured database does not have, or may not give, what the capture needs: it stops, and says the way out."""
+    """A captured database does not have, or may not give, what the capture needs: the capture stops."""
 
     exit_code = 8
 
 
-class Away(HeadwaterError):  # noqa: N818  it may come back
-    """A store or a database does not answer: whoever needs it waits and tries again, for ever, and says so."""
+class UnavailableError(HeadwaterError):
+    """A store or a database does not answer now. Its callers log that, and retry without limit."""
 
     exit_code = 3
 
 
-class Fenced(HeadwaterError):  # noqa: N818  the word of the protocol
-    """Another process has taken over this one's work: it ends at once and must not be started again."""
+class FencedError(HeadwaterError):
+    """Another process has taken over the work of this one, which ends and must not be restarted."""
 
     exit_code = 6
 
 
-class Behind(HeadwaterError):  # noqa: N818  it may still come
-    """A view has not come as far as somebody waits for; asking again later may help, and nothing was changed."""
+class NotReachedError(HeadwaterError):
+    """A view has not reached the requested position in time.
+
+    Nothing was changed; a later attempt may succeed.
+    """
 
     exit_code = 7
 
 
-class Overloaded(HeadwaterError):  # noqa: N818  there may be room again
-    """A writer has had no room for as long as was to be waited: it has not taken what was given last."""
+class OverloadedError(HeadwaterError):
+    """A writer had no room for as long as it was allowed to wait: it has not taken the last record."""
 
     exit_code = 9
 
@@ -191,10 +199,15 @@ class ErrorCode(IntEnum):
     INCONSISTENT_TOPIC_ID = 103
     TRANSACTIONAL_ID_NOT_FOUND = 105
     FETCH_SESSION_TOPIC_ID_ERROR = 106
+    FENCED_MEMBER_EPOCH = 110
+    INVALID_RECORD_STATE = 121
+    SHARE_SESSION_NOT_FOUND = 122
+    INVALID_SHARE_SESSION_EPOCH = 123
+    SHARE_SESSION_LIMIT_REACHED = 133
 
 
-class Refused(HeadwaterError):  # noqa: N818  an answer, not a fault
-    """The log will not do what a request asks; the client is told by Kafka's error code."""
+class RequestError(HeadwaterError):
+    """The log refuses a request; Kafka's error code says why."""
 
     def __init__(self, code: ErrorCode, what: str = "") -> None:
         super().__init__(what or code.name)

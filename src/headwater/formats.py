@@ -1,11 +1,12 @@
-"""Formats: the version of all that Headwater stores outside of the log's own files, and the one rule by which it is read.
+"""Formats: the version of everything that Headwater stores outside of the log, and how it is read.
 
-    names no format   it has format 1
-    an older format   the reader knows it, or the writer migrates it once, in one step or resumably
-    a newer format    refused with what helps: never misread, never overwritten
+    without a format  it has format 1
+    an older format   the reader supports it, or the writer migrates it once, in one step or resumably
+    a newer format    refused with a hint: never misread, never overwritten
 
-To change what is stored, count its number up here, let its reader take the older ones, add a data folder of the code before
-(``tests/formats/make_application.py``) and a line to ``docs/formats.md``. A test compares the two lists.
+To change what is stored: increase its number here, let its reader support the older ones, add a data folder
+of the code before (``tests/formats/make_application.py``) and a line to ``docs/formats.md``. A test compares
+the two lists.
 """
 
 from typing import Final, TypeVar
@@ -28,13 +29,13 @@ class Format(msgspec.Struct, frozen=True):
     """One kind of stored data, and the newest format of it that this code reads and writes."""
 
     name: str
-    """As ``docs/formats.md`` lists it."""
+    """As in ``docs/formats.md``."""
     newest: int
     remedy: str
-    """What helps beside an upgrade: an alternative, in words that may follow an "or"."""
+    """An alternative to an upgrade, in words that can follow an "or"."""
 
     def check(self, found: int, where: str, remedy: str = "") -> None:
-        """Raises UsageError when data that is ``where`` has a newer format than this code knows."""
+        """Raises UsageError if data has a newer format than this code knows. ``where`` names the data."""
         if found > self.newest:
             raise UsageError(
                 f"{where} was written by a newer Headwater",
@@ -44,17 +45,17 @@ class Format(msgspec.Struct, frozen=True):
             )
 
     def decode(self, data: bytes, kind: type[T], where: str, remedy: str = "") -> T:
-        """JSON as a struct with a field ``format``. A newer format is refused as such, whatever else has changed in it."""
+        """JSON as a struct with a field ``format``. A newer format is refused, whatever else has changed."""
         try:
-            found = from_json(data, kind)
+            value = from_json(data, kind)
         except msgspec.ValidationError:
             self.check(_format_of(data), where, remedy)
             raise
-        self.check(getattr(found, "format"), where, remedy)  # noqa: B009  a field of every such struct
-        return found
+        self.check(getattr(value, "format"), where, remedy)  # noqa: B009  a field of every such struct
+        return value
 
     def verify(self, data: bytes, where: str, remedy: str = "") -> bytes:
-        """JSON that says its format, or not, and is read as something else than a struct: itself, unless its format is newer."""
+        """The data itself, which is JSON with or without a format, unless its format is newer."""
         self.check(_format_of(data), where, remedy)
         return data
 
@@ -68,15 +69,16 @@ def _format_of(data: bytes) -> int:
 
 RESULT: Final = Format("result", 2, "rebuild the view from the log: headwater view reset NAME --accept-loss")
 STATE_FILE: Final = Format("state file", 1, "rebuild the view from the log: headwater view reset NAME")
-STATE_COPY: Final = Format("state copy", 1, "remove the folder: it is made again from the state files")
+STATE_COPY: Final = Format("state copy", 1, "remove the folder: it is restored from the state files")
 BOUNDS: Final = Format("real-time bounds", 1, "rebuild the view from the log: headwater view reset NAME")
-SAVED: Final = Format("saved checkpoint", 1, "rebuild the view from the log: headwater view reset NAME")
+SHARE_STATE: Final = Format("share state", 1, "restore a copy of the data folder from before the upgrade")
+VIEW_BACKUP: Final = Format("view backup", 1, "rebuild the view from the log: headwater view reset NAME")
 VIEW_TABLE: Final = Format("view table", 1, "remove the file: it is filled again from the log")
 CAPTURE: Final = Format("capture state", 1, "capture the database under another name")
 CAPTURE_SCHEMA: Final = Format("capture schema", 1, "capture the database under another name")
 CONTROL: Final = Format("capture command", 1, "send the command with this version")
 NOTICE: Final = Format("capture notice", 1, "look at the topic with any Kafka client")
-KEPT_ROWS: Final = Format("kept rows", 1, "remove the file: it is made again from the log")
+KEPT_ROWS: Final = Format("kept rows", 1, "remove the file: it is restored from the log")
 CHANGE_TABLE: Final = Format(
     "change table", 1, "begin again: headwater capture remove NAME APP, then headwater capture add NAME APP"
 )
@@ -92,13 +94,14 @@ JOURNAL: Final = Format("effect journal", 1, "give the sink another name")
 SPILL: Final = Format("spill", 1, "give the writer another spill folder")
 
 FORMATS: Final = {
-    each.name: each
-    for each in (
+    kind.name: kind
+    for kind in (
+        SHARE_STATE,
         RESULT,
         STATE_FILE,
         STATE_COPY,
         BOUNDS,
-        SAVED,
+        VIEW_BACKUP,
         VIEW_TABLE,
         CAPTURE,
         CAPTURE_SCHEMA,
@@ -118,4 +121,4 @@ FORMATS: Final = {
         SPILL,
     )
 }
-"""All of them by their names, in the order of ``docs/formats.md``."""
+"""All formats by name, in the order of ``docs/formats.md``."""

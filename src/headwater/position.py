@@ -14,16 +14,16 @@ _TEXT_MAX = 16_384
 
 
 class Position(msgspec.Struct, frozen=True):
-    """The next offset of each partition, and the build of the table that it belongs to.
+    """The next offset of each partition, and the build of the table to which they belong.
 
-    Offsets of two builds cannot be compared: a table that was rebuilt starts again with a greater build.
-    The text form is what HTTP readers hold as a resume token.
+    Offsets of two builds cannot be compared: a rebuilt table has a greater build. The text form is the token
+    with which HTTP readers resume.
     """
 
     offsets: dict[str, dict[int, int]] = {}
-    """topic → partition → the offset that comes next."""
+    """topic → partition → next offset."""
     build: int = 0
-    """When the table was begun, in milliseconds; 0 for a position in a log."""
+    """When the table was created, in milliseconds; 0 for a position in a log."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -34,7 +34,7 @@ class Position(msgspec.Struct, frozen=True):
             raise UsageError(
                 "this is not a position", got=repr(text[:80]), expected="BUILD~TOPIC:PARTITION=OFFSET,…"
             )
-        offsets = {found[1]: _partitions(found[2]) for found in matches if found}
+        offsets = {match[1]: _partitions(match[2]) for match in matches if match}
         return cls(offsets, int(build, 16))
 
     def __str__(self) -> str:
@@ -47,11 +47,11 @@ class Position(msgspec.Struct, frozen=True):
         return "~".join([f"{self.build:x}", *topics])
 
     def of(self, topic: str) -> dict[int, int]:
-        """The next offset of each partition of one topic that has one."""
+        """The next offset of each partition of one topic."""
         return self.offsets.get(topic, {})
 
     def covers(self, other: "Position") -> bool:
-        """Whether all that ``other`` has seen is contained here: same build, no offset behind."""
+        """Whether this includes everything before ``other``: the same build, and no smaller offset."""
         return self.build == other.build and all(
             self.of(topic).get(partition, 0) >= offset
             for topic, partitions in other.offsets.items()

@@ -1,8 +1,8 @@
-"""Record and record batch v2: the one binary form on the wire and on disk.
+"""Record and record batch v2: the same binary form on the wire and on disk.
 
-A batch is kept as its producer sent it. Only its first twelve bytes (base offset, length) and the leader epoch
-may be rewritten, since the checksum starts behind them; everything else is read from the header without
-opening the records, which may be compressed.
+A batch is stored as its producer sent it. Only its first twelve bytes (base offset, length) and the leader
+epoch may be rewritten, because the checksum starts after them. Everything else is read from the header
+without opening the records, which may be compressed.
 """
 
 import struct
@@ -14,6 +14,7 @@ import msgspec
 from crc32c import crc32c
 
 from headwater.errors import ProtocolError
+from headwater.varint import read_zigzag, zigzag
 
 __all__ = [
     "BatchHeader",
@@ -24,13 +25,13 @@ __all__ = [
     "encode_end",
     "encode_marker",
     "frame",
+    "headers",
     "is_commit",
     "lz4_frame",
     "open_batch",
     "read_batch",
     "reencode_batch",
     "stamp",
-    "varint",
     "whole_batches",
 ]
 
@@ -43,7 +44,7 @@ ATTRIBUTES_AT = 21
 """The checksum covers everything from the attributes on."""
 MAX_TIMESTAMP_AT = 35
 OVERHEAD_BYTES = 12
-"""Base offset and length, which the length itself does not count."""
+"""Base offset and length, which the length does not include."""
 
 NO_PRODUCER = -1
 NO_TIMESTAMP = -1
@@ -51,9 +52,9 @@ NO_TIMESTAMP = -1
 COMPRESSION_MASK = 0x07
 LZ4 = 3
 LZ4_HEAD = bytes.fromhex("04224d18 60 70 73")
-"""Its magic number, version 1 with blocks that stand alone, of 4 MB at most, and the check byte of these two."""
+"""The magic number, version 1 with independent blocks of at most 4 MB, and the check byte of these two."""
 LZ4_SMALL_HEAD = bytes.fromhex("04224d18 60 40 82")
-"""The same for a block of 64 kB at most: readers allocate what the head allows, for each batch."""
+"""The same for blocks of at most 64 kB: for each batch, readers allocate what the head allows."""
 LZ4_SMALL_BYTES = 1 << 16
 LZ4_BLOCK_BYTES = 1 << 22
 LZ4_PLAIN = 1 << 31
@@ -63,11 +64,11 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
-"""The base timestamp is the moment from which on the batch's tombstones may go (KIP-534)."""
+"""The base timestamp is the time from which on the batch's tombstones may be dropped (KIP-534)."""
 
 
 class BatchHeader(NamedTuple):
-    """The fixed part of a batch, in the order of the wire."""
+    """The fixed part of a batch, in wire order."""
 
     base_offset: int
     length: int
@@ -101,7 +102,7 @@ class BatchHeader(NamedTuple):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One event at one offset."""
+    """One record at one offset."""
 
     key: bytes | None
     value: bytes | None
@@ -111,7 +112,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def batches(buffer: Buffer, *, verify: bool) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch; raises ProtocolError at the first that is cut or damaged."""
+    """Position and header of each batch; raises ProtocolError at the first one that is cut or damaged."""
     position, end = 0, len(buffer)
     while position < end:
         header = read_batch(buffer, position, verify=verify)
@@ -120,7 +121,7 @@ def batches(buffer: Buffer, *, verify: bool) -> Iterator[tuple[int, BatchHeader]
 
 
 def read_batch(buffer: Buffer, position: int = 0, *, verify: bool) -> BatchHeader:
-    """The header of the whole batch at a position; raises ProtocolError if it is cut or damaged."""
+    """The header of the batch at a position; raises ProtocolError if it is cut or damaged."""
     left = len(buffer) - position
     if left < HEADER_BYTES:
         raise ProtocolError(f"batch at byte {position} is cut short", got=f"{left} bytes")
@@ -138,7 +139,7 @@ def read_batch(buffer: Buffer, position: int = 0, *, verify: bool) -> BatchHeade
 
 
 def whole_batches(buffer: Buffer) -> Iterator[memoryview]:
-    """The batches of a fetched piece of the log, without the last one if it was cut."""
+    """The batches of a fetched piece of the log, without a last one that was cut."""
     view, position = memoryview(buffer), 0
     while len(view) - position >= HEADER_BYTES:
         size = BatchHeader.read(view, position).size_bytes
@@ -146,6 +147,15 @@ def whole_batches(buffer: Buffer) -> Iterator[memoryview]:
             return
         yield view[position : position + size]
         position += size
+
+
+def headers(buffer: Buffer) -> Iterator[BatchHeader]:
+    """The headers of the batches of a fetched piece of the log, also of a last one that was cut."""
+    position = 0
+    while position + HEADER_BYTES <= len(buffer):
+        header = BatchHeader.read(buffer, position)
+        yield header
+        position += header.size_bytes
 
 
 def open_batch(buffer: Buffer, position: int = 0) -> list[Record]:
@@ -168,7 +178,7 @@ def encode_batch(
     base_sequence: int = -1,
     attributes: int = 0,
 ) -> bytes:
-    """One uncompressed batch of the given records, whose offsets follow each other from ``base_offset``."""
+    """One uncompressed batch of records with consecutive offsets from ``base_offset`` on."""
     base_timestamp = records[0].timestamp
     body = b"".join(_encode_record(i, r, r.timestamp - base_timestamp) for i, r in enumerate(records))
     last = len(records) - 1
@@ -182,9 +192,10 @@ def encode_batch(
 def reencode_batch(
     header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None = None
 ) -> bytes:
-    """A batch with fewer of its records: offsets, producer and compression stay as they were.
+    """A batch with some of its records; offsets, producer and compression do not change.
 
-    One without records is not compressed, as with Apache Kafka: librdkafka ends its process when nothing comes out of a codec.
+    Without records it is not compressed, as in Apache Kafka: librdkafka ends its process if a codec yields
+    nothing.
     """
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if not records:
@@ -208,14 +219,14 @@ def reencode_batch(
 
 
 def frame(base_offset: int, fields: tuple[int, ...], body: bytes) -> bytes:
-    """A batch of its header's fields, from the attributes on, and its records as they are."""
+    """A batch of the fields of its header, from the attributes on, and its encoded records."""
     tail = struct.pack(">hiqqqhii", *fields) + body
     head = struct.pack(">qiibI", base_offset, HEADER_BYTES - OVERHEAD_BYTES + len(body), 0, 2, crc32c(tail))
     return head + tail
 
 
 def stamp(batch: memoryview, timestamp: int) -> BatchHeader:
-    """Gives a writable batch the time of its arrival (LogAppendTime)."""
+    """Sets the timestamp of a writable batch to its time of arrival (LogAppendTime)."""
     header = BatchHeader.read(batch)
     struct.pack_into(">h", batch, ATTRIBUTES_AT, header.attributes | LOG_APPEND_TIME)
     struct.pack_into(">q", batch, MAX_TIMESTAMP_AT, timestamp)
@@ -232,7 +243,7 @@ def encode_marker(producer_id: int, producer_epoch: int, timestamp: int, *, comm
 
 
 def encode_end(last_offset: int) -> bytes:
-    """A batch without records at an offset: it tells how far a compacted segment reaches, whatever was removed from its end."""
+    """A batch without records at an offset: it says how far a compacted segment reaches."""
     return frame(last_offset, (0, 0, NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER, -1, -1, 0), b"")
 
 
@@ -242,7 +253,7 @@ def is_commit(records: Sequence[Record]) -> bool:
 
 
 def decompress(codec: int, data: Buffer) -> bytes:
-    """What a codec of Kafka's has packed."""
+    """Decompresses data with one of Kafka's codecs."""
     if codec == 0:
         return bytes(data)
     if codec == 1:
@@ -269,7 +280,7 @@ def _compress(codec: int, data: bytes) -> bytes:
 
 
 def lz4_frame(data: Buffer) -> bytes:
-    """A frame whose blocks stand alone: Java's clients read no others, and the library's own frames chain them."""
+    """A frame of independent blocks: Java's clients read no others, but the library's frames chain blocks."""
     pieces = [LZ4_HEAD if len(data) > LZ4_SMALL_BYTES else LZ4_SMALL_HEAD]
     for start in range(0, len(data), LZ4_BLOCK_BYTES):
         plain = data[start : start + LZ4_BLOCK_BYTES]
@@ -296,63 +307,30 @@ def _snappy(data: bytes) -> bytes:
 
 
 def _encode_record(delta: int, record: Record, timestamp_delta: int) -> bytes:
-    parts = [b"\x00", _zigzag(timestamp_delta), _zigzag(delta), _sized(record.key), _sized(record.value)]
-    parts.append(_zigzag(len(record.headers)))
+    parts = [b"\x00", zigzag(timestamp_delta), zigzag(delta), _sized(record.key), _sized(record.value)]
+    parts.append(zigzag(len(record.headers)))
     for name, value in record.headers:
         parts += [_sized(name.encode(errors="surrogateescape")), _sized(value)]
     body = b"".join(parts)
-    return _zigzag(len(body)) + body
+    return zigzag(len(body)) + body
 
 
 def _sized(data: bytes | None) -> bytes:
-    return _zigzag(-1) if data is None else _zigzag(len(data)) + data
-
-
-def _zigzag(value: int) -> bytes:
-    return varint((value << 1) ^ (value >> 63))
-
-
-_BYTES = [bytes([number]) for number in range(0x80)]
-
-
-def varint(number: int) -> bytes:
-    """An unsigned variable-length number."""
-    if number < 0x80:
-        return _BYTES[number]
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _read_zigzag(data: bytes, at: int) -> tuple[int, int]:
-    byte = data[at]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at
-        shift += 7
+    return zigzag(-1) if data is None else zigzag(len(data)) + data
 
 
 def _read_sized(data: bytes, at: int) -> tuple[bytes | None, int]:
-    length, at = _read_zigzag(data, at)
+    length, at = read_zigzag(data, at)
     return (None, at) if length < 0 else (data[at : at + length], at + length)
 
 
 def _read_record(data: bytes, at: int, header: BatchHeader) -> tuple[Record, int]:
-    _, at = _read_zigzag(data, at)
-    timestamp_delta, at = _read_zigzag(data, at + 1)
-    offset_delta, at = _read_zigzag(data, at)
+    _, at = read_zigzag(data, at)
+    timestamp_delta, at = read_zigzag(data, at + 1)
+    offset_delta, at = read_zigzag(data, at)
     key, at = _read_sized(data, at)
     value, at = _read_sized(data, at)
-    count, at = _read_zigzag(data, at)
+    count, at = read_zigzag(data, at)
     headers = []
     for _ in range(count):
         name, at = _read_sized(data, at)

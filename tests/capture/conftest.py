@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from captured import database, drop_slots
-from databases import PostgresProcess
+from support.captured import database, drop_slots
+from support.databases import PostgresProcess
 
 
 @pytest.fixture

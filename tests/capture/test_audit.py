@@ -7,23 +7,25 @@ import uuid
 import psycopg
 import pytest
 
-from captured import execute, running, streaming
-from headwater.capture import Postgres, audit
-from headwater.capture.control import Command, finished, send
-from headwater.capture.feed import Feed
-from headwater.capture.postgres import slot_name
-from headwater.client import Client, producer
+from headwater.capture import Postgres
+from headwater.capture.loop.control import finished, send
+from headwater.capture.loop.feed import Feed
+from headwater.capture.messages import Command
+from headwater.capture.postgres.slot import slot_name
+from headwater.capture.reread import audit
+from headwater.client.client import Client, producer
 from headwater.errors import CaptureError
-from servers import wait_until
+from support.captured import execute, running, streaming
+from support.servers import wait_until
 
 ROWS = 300
 
 
 @pytest.fixture
 def name(monkeypatch) -> str:
-    monkeypatch.setattr("headwater.capture.feed.HEARTBEAT_S", 0.1)
-    monkeypatch.setattr("headwater.capture.postgres.HEARTBEAT_S", 0.1)
-    monkeypatch.setattr("headwater.capture.postgres.ALIVE_S", 0.1)
+    monkeypatch.setattr("headwater.capture.loop.log_writer.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("headwater.capture.postgres.stream.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("headwater.capture.postgres.stream.ALIVE_S", 0.1)
     monkeypatch.setattr(audit, "RANGE_ROWS", 50)
     return f"audit{uuid.uuid4().hex[:8]}"
 

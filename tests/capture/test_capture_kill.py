@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from captured import CaptureProcess, Unknown, database, events, once_in_order, table
-from captureload import TABLES, Workload, kill_often, make
-from databases import PostgresProcess
-from servers import wait_until
+from support.captured import CaptureProcess, Unknown, database, events, once_in_order, table
+from support.captureload import TABLES, Workload, kill_often, make
+from support.databases import PostgresProcess
+from support.servers import wait_until
 
 SEED = int(os.environ.get("CRASH_SEED", "0"))
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "3"))

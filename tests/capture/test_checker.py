@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from captured import Event, Unknown, once_in_order, table
+from support.captured import Event, Unknown, once_in_order, table
 
 SOURCES = {
     "postgres": [{"lsn": lsn} for lsn in (90, 100, 110, 120, 130)],

@@ -9,22 +9,24 @@ from typing import Any
 import psycopg
 import pytest
 
-from captured import execute, running, streaming
-from headwater.capture import pgchunks
-from headwater.capture.control import Command, send
-from headwater.capture.feed import Feed
-from headwater.capture.ledger import last_state
-from headwater.capture.pgchunks import Visible
-from headwater.capture.postgres import PostgresSource, slot_name
-from headwater.client import Client
-from servers import wait_until
+from headwater.capture.loop.control import send
+from headwater.capture.loop.feed import Feed
+from headwater.capture.messages import Command
+from headwater.capture.postgres import incremental
+from headwater.capture.postgres.incremental import Visibility
+from headwater.capture.postgres.slot import slot_name
+from headwater.capture.postgres.source import PostgresSource
+from headwater.capture.state import last_state
+from headwater.client.client import Client
+from support.captured import execute, running, streaming
+from support.servers import wait_until
 
 ROWS = 1_500
 
 
 @pytest.fixture
 def name(monkeypatch) -> str:
-    monkeypatch.setattr("headwater.capture.postgres.ALIVE_S", 0.1)
+    monkeypatch.setattr("headwater.capture.postgres.stream.ALIVE_S", 0.1)
     return f"inc{uuid.uuid4().hex[:8]}"
 
 
@@ -116,7 +118,7 @@ def feed(name: str, url: str, log: str) -> Feed:
 
 
 def test_rows_read_again_beside_writers_never_bring_back_old_ones(name, url, broker, monkeypatch):
-    monkeypatch.setattr(pgchunks, "CHUNK_ROWS", 100)
+    monkeypatch.setattr(incremental, "CHUNK_ROWS", 100)
     filled(url)
     log, writers = broker.bootstrap, [Writer(url, seed) for seed in (1, 2)]
     with running(feed(name, url, log)):
@@ -138,7 +140,7 @@ def test_rows_read_again_beside_writers_never_bring_back_old_ones(name, url, bro
 
 
 def test_a_snapshot_goes_on_behind_its_last_chunk_after_a_restart(name, url, broker, monkeypatch):
-    monkeypatch.setattr(pgchunks, "CHUNK_ROWS", 50)
+    monkeypatch.setattr(incremental, "CHUNK_ROWS", 50)
     filled(url)
     log = broker.bootstrap
     with running(feed(name, url, log)):
@@ -235,4 +237,4 @@ def test_a_table_may_begin_anew_alone(name, url, broker):
     ],
 )
 def test_a_reader_sees_transactions_by_number_also_where_numbers_begin_again(snapshot, number, seen):
-    assert Visible.parse(snapshot).sees(number) is seen
+    assert Visibility.parse(snapshot).sees(number) is seen

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.capture.condition import Condition
+from headwater.capture.reread.condition import Condition
 from headwater.errors import CaptureError
 
 

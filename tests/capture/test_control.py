@@ -9,23 +9,26 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from captured import events, execute, notices, running, streaming, table
 from headwater.capture import MariaDB, Polling, Postgres, Sqlite
-from headwater.capture.control import Command, send
-from headwater.capture.feed import Feed, restart
-from headwater.capture.ledger import last_state
-from headwater.capture.pgplace import anew
-from headwater.capture.postgres import PostgresSource, slot_name
+from headwater.capture.loop.control import send
+from headwater.capture.loop.feed import Feed
+from headwater.capture.loop.lifecycle import restart
+from headwater.capture.messages import Command
+from headwater.capture.postgres.position import restart_position
+from headwater.capture.postgres.slot import slot_name
+from headwater.capture.postgres.source import PostgresSource
 from headwater.capture.source import Part
-from headwater.cli import cli
-from headwater.client import Client, producer
+from headwater.capture.state import last_state
+from headwater.cli.main import cli
+from headwater.client.client import Client, producer
 from headwater.errors import CaptureError, HeadwaterError, UsageError
-from servers import BrokerProcess, wait_until
+from support.captured import events, execute, notices, running, streaming, table
+from support.servers import BrokerProcess, wait_until
 
 
 @pytest.fixture
 def name(monkeypatch) -> str:
-    monkeypatch.setattr("headwater.capture.postgres.ALIVE_S", 0.1)
+    monkeypatch.setattr("headwater.capture.postgres.stream.ALIVE_S", 0.1)
     return f"ctl{uuid.uuid4().hex[:8]}"
 
 
@@ -63,7 +66,7 @@ def test_a_paused_capture_reads_nothing_also_after_a_restart(name: str, broker, 
 def test_a_database_that_keeps_too_much_is_told_of_once_for_each_bound(
     name, url, broker, monkeypatch, caplog
 ):
-    monkeypatch.setattr("headwater.capture.alarm.LOOK_S", 0.1)
+    monkeypatch.setattr("headwater.capture.loop.retention_alarm.CHECK_S", 0.1)
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (x text)")
     source = PostgresSource(name, url, ("t",), alarm_bytes=200_000, limit_bytes=2_000_000)
     log = broker.bootstrap
@@ -86,7 +89,7 @@ def test_a_database_that_keeps_too_much_is_told_of_once_for_each_bound(
 def test_a_capture_with_a_limit_stops_past_it_and_saves_the_databases_disk(
     name, url, broker, monkeypatch, paused
 ):
-    monkeypatch.setattr("headwater.capture.alarm.LOOK_S", 0.1)
+    monkeypatch.setattr("headwater.capture.loop.retention_alarm.CHECK_S", 0.1)
     execute(url, "CREATE TABLE t (id int PRIMARY KEY, x text)", "INSERT INTO t VALUES (1, '')")
     log, limit = broker.bootstrap, 2_000_000
 
@@ -106,13 +109,13 @@ def test_a_capture_with_a_limit_stops_past_it_and_saves_the_databases_disk(
 
     with pytest.raises(CaptureError, match="has stopped and dropped its slot") as stopped:
         over_the_limit()
-    assert f"`headwater capture snapshot {name} app.py` begins anew" in str(stopped.value)
+    assert f"`headwater capture snapshot {name} app.py` takes a new snapshot" in str(stopped.value)
     assert told(log, name)[-1] == "log limit"
     assert "the capture stops and drops its slot" in notices(log, name)[-1]["text"]
     with pytest.raises(CaptureError, match="is gone, and changes with it"):
         source().prepare(begun=True)
 
-    restart(log, name, anew())
+    restart(log, name, restart_position())
     if paused:
         send(log, name, Command("resume"))
     limit = 1 << 30
@@ -129,7 +132,7 @@ def _slots(url: str, name: str) -> list[tuple[str]]:
 def test_a_capture_with_a_limit_stops_past_it_also_while_its_log_is_away(
     name, url, tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr("headwater.capture.alarm.LOOK_S", 0.1)
+    monkeypatch.setattr("headwater.capture.loop.retention_alarm.CHECK_S", 0.1)
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (x text)")
     source = PostgresSource(name, url, ("t",), alarm_bytes=1, limit_bytes=2_000_000, past_limit="stop")
     broker = BrokerProcess(tmp_path / "data")
@@ -185,7 +188,7 @@ def test_rows_that_are_passed_over_do_not_end_a_transaction(name, url, monkeypat
         wait_until(lambda: next(parts).position)
         wait_until(lambda: next(parts) == Part([], None))  # the snapshot's locks are given back
         execute(url, "ALTER TABLE t DROP CONSTRAINT t_pkey", "INSERT INTO t VALUES (0)")
-        monkeypatch.setattr("headwater.capture.postgres.PART_BYTES", 200)
+        monkeypatch.setattr("headwater.capture.postgres.stream.PART_BYTES", 200)
         with psycopg.connect(url) as connection:
             connection.execute("INSERT INTO u VALUES (1)")
             connection.execute("INSERT INTO t SELECT n FROM generate_series(1, 100) n")
@@ -222,7 +225,7 @@ def test_an_outbox_that_is_declared_becomes_topics_by_kind(name, url, broker):
             client.close()
 
     for number in (1, 2):
-        with running(Feed(name, declared.open(name, None), log, outbox=declared.routed(name))):
+        with running(Feed(name, declared.open(name, None), log, outbox=declared.outbox_router(name))):
             streaming(url, slot_name(name))
             with psycopg.connect(url) as connection:
                 connection.execute(f"INSERT INTO orders VALUES ({number})")
@@ -235,7 +238,7 @@ def test_an_outbox_that_is_declared_becomes_topics_by_kind(name, url, broker):
     assert len(of("public.orders")) == 2
     assert of("public.outbox") == []
     assert len(of("schema")) == 2, "versions of schemas are recalled through the outbox"
-    with pytest.raises(UsageError, match="none of its tables"):
+    with pytest.raises(UsageError, match="is not one of its tables"):
         Postgres(url, ["orders"], outbox="outbox").check(name)
     Postgres(url, ["public.*"], outbox="outbox").check(name)
 
@@ -277,22 +280,22 @@ def command(monkeypatch, broker, tmp_path, name, url):
 
 
 def test_a_capture_is_looked_after_by_commands(command, name, url, broker, monkeypatch):
-    monkeypatch.setattr("headwater.capture.feed.HEARTBEAT_S", 0.1)
-    monkeypatch.setattr("headwater.capture.postgres.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("headwater.capture.loop.log_writer.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("headwater.capture.postgres.stream.HEARTBEAT_S", 0.1)
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
     log, topic = broker.bootstrap, f"{name}.public.t"
-    assert f"no capture '{name}' in this log" in command("status")
+    assert f"there is no capture '{name}' in this log" in command("status")
     assert "no capture" in command("pause")
     with running(Feed(name, Postgres(url, ["t"]).open(name, None), log)):
         wait_until(lambda: len(events(log, name)) == 2)
-        assert "is asked to pause" in command("pause")
+        assert "will pause" in command("pause")
         wait_until(lambda: "paused " in command("status"))
-        assert "is asked to resume" in command("resume")
+        assert "will resume" in command("resume")
         wait_until(lambda: "paused " not in command("status"))
         assert "retained" in command("status")
 
-        assert "name it by --table" in command("snapshot", "--incremental", app=True)
-        assert "--where goes with --incremental" in command(
+        assert "name it with --table" in command("snapshot", "--incremental", app=True)
+        assert "use --where with --incremental" in command(
             "snapshot", "--table", "t", "--where", "true", app=True
         )
         command("snapshot", "--table", "t", "--where", "id = 2", "--incremental", app=True)
@@ -306,8 +309,8 @@ def test_a_capture_is_looked_after_by_commands(command, name, url, broker, monke
         assert '{"id":9}' in command("audit", app=True, code=1)
         assert "snapshot finished" in command("audit", "--table", "t", "--repair", app=True)
         assert "no difference" in command("audit", app=True)
-    assert "with its next start" in command("snapshot", app=True)
-    assert "has left the database" in command("remove", app=True)
+    assert "when it starts next" in command("snapshot", app=True)
+    assert "is removed from the database" in command("remove", app=True)
     with psycopg.connect(url) as connection:
         found = connection.execute(
             f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{slot_name(name)}'"

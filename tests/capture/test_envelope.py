@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.capture import envelope
-from headwater.capture.envelope import NULL, Around, Hole, piece, quoted
+from headwater.capture.envelope import NULL, EventContext, Hole, piece, quote
 
 NAMES = st.lists(
     st.text(min_size=1, max_size=8).filter(lambda t: t.isprintable()), min_size=1, max_size=6, unique=True
@@ -17,7 +17,7 @@ NAMES = st.lists(
 @given(NAMES, st.data())
 def test_any_name_and_any_text_come_back(names, data):
     texts = [data.draw(st.text()) for _ in names]
-    made = envelope.row(names)([quoted(piece(text)) for text in texts])
+    made = envelope.row(names)([quote(piece(text)) for text in texts])
 
     assert json.loads(made.encode("latin-1")) == dict(zip(names, texts, strict=True))
 
@@ -40,8 +40,8 @@ def test_a_block_is_constant_but_for_its_holes():
 
 
 def test_a_deleted_row_leaves_a_tombstone():
-    gone, tombstone = envelope.deleted(
-        Around("t", "{}", envelope.stamp(1_500_000), 7), '{"id":1}', '{"id":1}'
+    gone, tombstone = envelope.delete_events(
+        EventContext("t", "{}", envelope.stamp(1_500_000), 7), '{"id":1}', '{"id":1}'
     )
 
     assert (gone.key, tombstone.key, tombstone.value) == (b'{"id":1}', b'{"id":1}', None)
@@ -58,12 +58,12 @@ def test_a_deleted_row_leaves_a_tombstone():
 
 
 def test_a_row_with_another_key_goes_and_comes_again():
-    around = Around("t", "{}", envelope.stamp(0), 7)
-    records = envelope.updated(around, '{"id":2}', '{"id":1}', '{"id":2}', '{"id":1}')
+    context = EventContext("t", "{}", envelope.stamp(0), 7)
+    records = envelope.update_events(context, '{"id":2}', '{"id":1}', '{"id":2}', '{"id":1}')
 
     assert [(r.key, r.value and json.loads(r.value)["op"]) for r in records] == [
         (b'{"id":1}', "d"),
         (b'{"id":1}', None),
         (b'{"id":2}', "c"),
     ]
-    assert len(envelope.updated(around, '{"id":2}', NULL, '{"id":2}', '{"id":2}')) == 1
+    assert len(envelope.update_events(context, '{"id":2}', NULL, '{"id":2}', '{"id":2}')) == 1

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from captured import by_key, committed, events, execute, running
-from captured import database as new_database
-from capturedb import Shop
-from headwater.capture import MariaDB, Polling, Postgres, Sqlite, ledger
-from headwater.capture.declared import Database
-from headwater.capture.feed import Feed, restart
+from headwater.capture import MariaDB, Polling, Postgres, Sqlite, state
+from headwater.capture.database import Database
+from headwater.capture.loop.feed import Feed
+from headwater.capture.loop.lifecycle import restart
 from headwater.errors import MachineError
-from servers import both_logs, wait_until
+from support.captured import by_key, committed, events, execute, running
+from support.captured import database as new_database
+from support.capturedb import Shop
+from support.servers import both_logs, wait_until
 
 Run = Callable[[str], Any]
 
@@ -104,7 +105,7 @@ def test_rows_that_a_new_snapshot_does_not_have_are_deleted_one_by_one(captured,
     run("INSERT INTO item VALUES (1, 10), (2, 20), (3, 30)")
     with running(Feed(name, database.open(name, tmp_path), log)):
         wait_until(lambda: len(known_by_key(log, f"{name}.{of}")) == 3)
-    restart(log, name, database.anew())
+    restart(log, name, database.restart_position())
     database.remove(name)
     run("DELETE FROM item WHERE id = 1")
     run("UPDATE item SET price = 21 WHERE id = 2")
@@ -171,7 +172,7 @@ def test_a_table_is_truncated_and_begins_again_where_its_topic_is_compacted(capt
         for statement in EMPTYING[database.kind]:
             run(statement)
         wait_until(lambda: known_by_key(log, f"{name}.{of}") == {2: 22})
-    restart(log, name, database.anew())
+    restart(log, name, database.restart_position())
     database.remove(name)
     run("DELETE FROM item WHERE id = 2")
     run("INSERT INTO item VALUES (6, 60)")
@@ -182,9 +183,9 @@ def test_a_table_is_truncated_and_begins_again_where_its_topic_is_compacted(capt
 
 def test_a_state_that_cannot_be_read_is_the_fault_of_the_machine(monkeypatch):
     """The loop waits for a log that is away; another error would end it."""
-    monkeypatch.setattr(ledger, "READ_S", 0.5)
+    monkeypatch.setattr(state, "READ_S", 0.5)
     with pytest.raises(MachineError):
-        ledger.last_state("127.0.0.1:9", "shop")
+        state.last_state("127.0.0.1:9", "shop")
 
 
 def test_rows_of_a_large_transaction_that_a_truncate_takes_back_are_deleted(postgres, broker, tmp_path):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from captured import Event, database, events, execute, running, streaming
-from headwater.capture.feed import Feed
-from headwater.capture.postgres import PostgresSource
-from servers import wait_until
+from headwater.capture.loop.feed import Feed
+from headwater.capture.postgres.source import PostgresSource
+from support.captured import Event, database, events, execute, running, streaming
+from support.servers import wait_until
 
 GOLDEN = Path(__file__).parent / "golden"
 

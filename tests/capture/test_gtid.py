@@ -2,8 +2,8 @@
 
 import pytest
 
-from headwater.capture.binlog import Gtid
-from headwater.capture.gtid import MariaGtids, MySqlGtids, gtids
+from headwater.capture.mariadb.binlog.events import Gtid
+from headwater.capture.mariadb.binlog.gtid import MariaGtids, MySqlGtids, gtids
 from headwater.errors import CaptureError
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -7,12 +7,13 @@ import msgspec
 import psycopg
 import pytest
 
-from captured import by_key, events, execute, notices, running, streaming
-from headwater.capture.feed import Feed
-from headwater.capture.ledger import schemas
-from headwater.capture.postgres import PostgresSource, slot_name
-from headwater.client import Client
-from servers import wait_until
+from headwater.capture.loop.feed import Feed
+from headwater.capture.postgres.slot import slot_name
+from headwater.capture.postgres.source import PostgresSource
+from headwater.capture.state import schemas
+from headwater.client.client import Client
+from support.captured import by_key, events, execute, notices, running, streaming
+from support.servers import wait_until
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from captured import database, running
-from databases import RedisProcess
-from headwater.app import App
-from headwater.capture.feed import Feed
-from headwater.sink.run import Sinks
-from servers import BrokerProcess, wait_until
+from headwater.capture.loop.feed import Feed
+from headwater.declare.app import App
+from headwater.sink.loop.sinks import Sinks
+from support.captured import database, running
+from support.databases import RedisProcess
+from support.servers import BrokerProcess, wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "instep"
 

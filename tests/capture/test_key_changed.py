@@ -4,12 +4,13 @@ import uuid
 
 import pytest
 
-from captured import by_key, database, drop_slots, events, execute, notices, running
-from capturedb import Shop
 from headwater.capture import MariaDB, Postgres
-from headwater.capture.control import Command, send
-from headwater.capture.feed import Feed
-from servers import wait_until
+from headwater.capture.loop.control import send
+from headwater.capture.loop.feed import Feed
+from headwater.capture.messages import Command
+from support.captured import by_key, database, drop_slots, events, execute, notices, running
+from support.capturedb import Shop
+from support.servers import wait_until
 
 POSTGRES = {
     "renamed": ("ALTER TABLE t RENAME id TO no", "(id integer) and is (no integer)"),
@@ -96,7 +97,7 @@ def test_a_table_whose_key_is_another_stops_alone_until_it_begins_anew(lab, case
     [(table, text)] = lab.stopped()
     assert table == f"{lab.schema}.t"
     assert expected in text
-    assert f"--table {table}` begins it anew" in text
+    assert f"--table {table}` takes a new snapshot of it" in text
     assert lab.schema == "public" or statement in text
     assert list(lab.rows("t")) == ['{"id": 1}', '{"id": 2}']
     with running(lab.feed()):
@@ -162,6 +163,6 @@ def test_a_table_of_mariadb_that_loses_a_partition_stops_alone_until_it_begins_a
         wait_until(lab.stopped)
         [(table, text)] = lab.stopped()
         assert "ALTER TABLE t DROP PARTITION p" in text
-        assert f"--table {table}` begins it anew" in text
+        assert f"--table {table}` takes a new snapshot of it" in text
         send(lab.log, lab.name, Command("snapshot", table=table, incremental=False))
         wait_until(lambda: list(lab.rows("t")) == ['{"id": 2}', '{"id": 3}'])

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from captured import CaptureProcess, committed, database, execute
-from capturedb import Shop
-from databases import PostgresProcess
-from headwater.client import Client
-from servers import wait_until
+from headwater.client.client import Client
+from support.captured import CaptureProcess, committed, database, execute
+from support.capturedb import Shop
+from support.databases import PostgresProcess
+from support.servers import wait_until
 
 SEED = int(os.environ.get("CRASH_SEED", "0"))
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "2"))

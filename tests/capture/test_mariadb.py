@@ -7,11 +7,11 @@ import tracemalloc
 
 import pytest
 
-from capturedb import Shop, applied, changes, gtid, reading, records, until
-from databases import MariaDBProcess
-from headwater.capture import marialag
-from headwater.capture.mariadb import MariaDBSource
-from headwater.errors import Away, CaptureError, UsageError
+from headwater.capture.mariadb import lag
+from headwater.capture.mariadb.source import MariaDBSource
+from headwater.errors import CaptureError, UnavailableError, UsageError
+from support.capturedb import Shop, applied, changes, gtid, reading, records, until
+from support.databases import MariaDBProcess
 
 
 @pytest.fixture
@@ -295,10 +295,10 @@ def test_a_killed_server_goes_on_where_it_was():
         found = until(parts, shop.position())
         position = found[-1].position
         server.kill()
-        with pytest.raises(Away):
+        with pytest.raises(UnavailableError):
             for _ in parts:
                 pass
-        with pytest.raises(Away):
+        with pytest.raises(UnavailableError):
             next(source.read(position))
         server.start()
         shop.connection = server.connect(autocommit=True, database="killed")
@@ -430,7 +430,7 @@ def test_the_newer_of_two_readers_goes_on(shop):
     newer = second.read(start)
     until(newer, shop.position())
 
-    with pytest.raises(Away):
+    with pytest.raises(UnavailableError):
         for _ in older:
             pass
     shop.run("INSERT INTO t VALUES (2)")
@@ -440,7 +440,7 @@ def test_the_newer_of_two_readers_goes_on(shop):
 
 
 def test_what_is_left_of_the_binlog_is_known_in_bytes(shop, monkeypatch):
-    monkeypatch.setattr(marialag, "ASK_S", 0.0)
+    monkeypatch.setattr(lag, "QUERY_S", 0.0)
     shop.run("CREATE TABLE t(id int PRIMARY KEY, x longtext)")
     start, source = shop.position(), shop.source()
     for number in range(8):

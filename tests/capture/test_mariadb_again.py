@@ -10,17 +10,21 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from captured import committed, running
-from capturedb import Shop
-from headwater.capture import MariaDB, audit, mariachunks
-from headwater.capture.control import Command, Notice, finished, send
-from headwater.capture.feed import Feed, restart
-from headwater.capture.ledger import last_state
-from headwater.capture.mariaplace import Place
-from headwater.cli import cli
-from headwater.client import Client, producer
+from headwater.capture import MariaDB
+from headwater.capture.loop.control import finished, send
+from headwater.capture.loop.feed import Feed
+from headwater.capture.loop.lifecycle import restart
+from headwater.capture.mariadb import incremental
+from headwater.capture.mariadb.position import Place
+from headwater.capture.messages import Command, Notice
+from headwater.capture.reread import audit
+from headwater.capture.state import last_state
+from headwater.cli.main import cli
+from headwater.client.client import Client, producer
 from headwater.errors import CaptureError
-from servers import wait_until
+from support.captured import committed, running
+from support.capturedb import Shop
+from support.servers import wait_until
 
 ROWS = 1_500
 
@@ -91,7 +95,7 @@ class Lab(NamedTuple):
 
 @pytest.fixture
 def lab(mariadb, broker, monkeypatch):
-    monkeypatch.setattr("headwater.capture.feed.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("headwater.capture.loop.log_writer.HEARTBEAT_S", 0.1)
     shop = Shop(mariadb, f"again_{uuid.uuid4().hex[:8]}")
     yield Lab(shop, broker.bootstrap, f"again{uuid.uuid4().hex[:8]}")
     shop.connection.close()
@@ -155,7 +159,7 @@ def ended(writers: list[Writer]) -> None:
 def test_an_incremental_snapshot_with_concurrent_deletes_never_brings_back_old_rows(
     lab, writers, monkeypatch
 ):
-    monkeypatch.setattr(mariachunks, "CHUNK_ROWS", 100)
+    monkeypatch.setattr(incremental, "CHUNK_ROWS", 100)
     filled(lab)
     with running(lab.feed("t")):
         wait_until(lambda: lab.alike("t"))
@@ -171,7 +175,7 @@ def test_an_incremental_snapshot_with_concurrent_deletes_never_brings_back_old_r
 
 
 def test_chunks_go_on_behind_the_last_one_after_a_restart_and_by_keys_of_many_columns(lab, monkeypatch):
-    monkeypatch.setattr(mariachunks, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(incremental, "CHUNK_ROWS", 7)
     lab.shop.run(
         "CREATE TABLE t(a varchar(9) CHARACTER SET latin1, b bigint unsigned, c varbinary(4), d datetime(3), n int,"
         " PRIMARY KEY (a, b, c, d))",
@@ -273,7 +277,7 @@ def test_a_table_or_a_whole_capture_that_begins_anew_forgets_rows_that_are_gone(
         lab.shop.run("DELETE FROM t WHERE id > 10")
         wait_until(lambda: lab.alike("t"))
     lab.shop.run("SET sql_log_bin = 0", "DELETE FROM t WHERE id > 5", "SET sql_log_bin = 1")
-    restart(lab.log, lab.name, lab.declared("t").anew())
+    restart(lab.log, lab.name, lab.declared("t").restart_position())
     with running(lab.feed("t")):
         wait_until(lambda: lab.alike("t"), what="rows gone whose deletes nobody has seen")
 
@@ -387,9 +391,11 @@ def test_a_table_is_read_again_and_compared_by_commands(lab, monkeypatch, tmp_pa
 def test_on_mysql_rows_are_not_read_again_beside_the_stream():
     source = MariaDB("mysql://nowhere", ["shop.t"]).open("shop", None)
     place = Place("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", {"shop.t": ""})
-    with pytest.raises(CaptureError, match=r"`--table shop\.t` alone begins it anew"):
-        source.asked(str(place), Command("snapshot", table="shop.t"))
-    assert '"tables":{}' in source.asked(str(place), Command("snapshot", table="shop.t", incremental=False))
+    with pytest.raises(CaptureError, match=r"`--table shop\.t` alone takes a new snapshot of it"):
+        source.with_snapshot(str(place), Command("snapshot", table="shop.t"))
+    assert '"tables":{}' in source.with_snapshot(
+        str(place), Command("snapshot", table="shop.t", incremental=False)
+    )
 
 
 def test_a_table_that_is_swapped_for_another_stops_until_it_begins_anew(lab):

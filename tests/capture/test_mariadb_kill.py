@@ -9,11 +9,11 @@ import signal
 
 import pytest
 
-from captured import CaptureProcess, events, once_in_order, table
-from capturedb import Shop
-from captureload import TABLES, MariaWorkload, kill_often
-from databases import MariaDBProcess
-from servers import wait_until
+from support.captured import CaptureProcess, events, once_in_order, table
+from support.capturedb import Shop
+from support.captureload import TABLES, MariaWorkload, kill_often
+from support.databases import MariaDBProcess
+from support.servers import wait_until
 
 SEED = int(os.environ.get("CRASH_SEED", "0"))
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "3"))

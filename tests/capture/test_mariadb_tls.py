@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from captured import by_key, events, running
-from databases import MariaDBProcess
-from headwater.capture.feed import Feed
-from headwater.capture.mariadb import MariaDBSource
+from headwater.capture.loop.feed import Feed
+from headwater.capture.mariadb.source import MariaDBSource
 from headwater.errors import CaptureError
-from servers import make_certificate, wait_until
+from support.captured import by_key, events, running
+from support.databases import MariaDBProcess
+from support.servers import make_certificate, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_a_certificate_of_another_name_is_refused_where_the_name_counts(secure):
 
 @pytest.mark.parametrize("mode", ["REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"])
 def test_a_server_that_does_not_encrypt_is_refused_where_that_was_asked_for(mariadb, mode):
-    with pytest.raises(CaptureError, match="does not encrypt connections, and ssl-mode asks for that"):
+    with pytest.raises(CaptureError, match="does not encrypt connections, and ssl-mode requires that"):
         MariaDBSource("lab", f"{mariadb.url}?ssl-mode={mode}", ["shop.orders"]).prepare()
 
 
@@ -91,7 +91,7 @@ def test_files_that_are_missing_or_no_certificates_are_named(secure, tmp_path):
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(CaptureError, match=r"a file of its address is missing; got .*none.pem"):
         source(address(secure, f"ssl-ca={tmp_path}/none.pem")).prepare()
-    with pytest.raises(CaptureError, match="is no PEM file"):
+    with pytest.raises(CaptureError, match="is not a PEM file"):
         source(address(secure, f"ssl-ca={tmp_path}/ca.pem")).prepare()
 
 

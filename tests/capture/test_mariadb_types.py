@@ -5,7 +5,7 @@ from base64 import b64decode
 
 import pytest
 
-from capturedb import Shop, changes, gtid, records
+from support.capturedb import Shop, changes, gtid, records
 
 COLUMNS = {
     "ti tinyint": ("-128", -128),

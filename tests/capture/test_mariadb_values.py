@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capturedb import Shop, applied, records
+from support.capturedb import Shop, applied, records
 
 NEIGHBOURS = {
     "tinyint": "1",

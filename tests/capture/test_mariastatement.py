@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.capture.mariastatement import Effect, effect, names
+from headwater.capture.mariadb.statement import Effect, effect, names
 
 T = (("d", "t"),)
 
@@ -43,10 +43,10 @@ def test_names_with_signs_in_them_are_names():
         "ALTER TABLE t CONVERT TABLE u TO PARTITION p VALUES LESS THAN (9)",
     ],
 )
-def test_a_table_that_loses_or_gains_a_partition_is_torn(statement):
-    torn = effect(statement, "d").torn
-    assert torn[0] == ("d", "t")
-    assert torn[1:] == ((("d", "u"),) if "TABLE u" in statement else ())
+def test_a_table_that_loses_or_gains_a_partition_has_unlogged_changes(statement):
+    unlogged = effect(statement, "d").unlogged
+    assert unlogged[0] == ("d", "t")
+    assert unlogged[1:] == ((("d", "u"),) if "TABLE u" in statement else ())
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_a_database_goes_with_all_its_tables():
 def test_a_renamed_table_is_emptied_and_its_new_name_has_rows_that_nobody_sends(statement):
     found = effect(statement, "d")
     assert found.emptied == (("d", "o"),)
-    assert found.torn in {(("d", "gone"),), (("other", "gone"),)}
+    assert found.unlogged in {(("d", "gone"),), (("other", "gone"),)}
 
 
 def test_a_swap_of_tables_gives_each_name_the_rows_of_another():
     found = effect("RENAME TABLE o TO gone, new TO o", "d")
-    assert set(found.torn) == {("d", "gone"), ("d", "o")}
+    assert set(found.unlogged) == {("d", "gone"), ("d", "o")}
     assert set(found.emptied) == {("d", "o"), ("d", "new")}
 
 
@@ -109,9 +109,9 @@ def test_a_swap_of_tables_gives_each_name_the_rows_of_another():
 )
 def test_other_things_are_renamed_without_a_loss_of_rows(statement):
     found = effect(statement, "d")
-    assert (found.emptied, found.torn) == ((), ())
+    assert (found.emptied, found.unlogged) == ((), ())
 
 
-def test_a_table_whose_file_is_exchanged_is_torn():
-    assert effect("ALTER TABLE o IMPORT TABLESPACE", "d").torn == (("d", "o"),)
-    assert effect("ALTER TABLE o DISCARD TABLESPACE", "d").torn == (("d", "o"),)
+def test_a_table_whose_file_is_exchanged_has_unlogged_changes():
+    assert effect("ALTER TABLE o IMPORT TABLESPACE", "d").unlogged == (("d", "o"),)
+    assert effect("ALTER TABLE o DISCARD TABLESPACE", "d").unlogged == (("d", "o"),)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from headwater.capture.binlog import HEADER, Decoder, Gtid
+from headwater.capture.mariadb.binlog.decoder import HEADER, Decoder
+from headwater.capture.mariadb.binlog.events import Gtid
 from headwater.errors import CaptureError
 
 

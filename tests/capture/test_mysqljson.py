@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from headwater.capture.mysqljson import json_text
+from headwater.capture.mariadb.binlog.binary_json import json_text
 
 
 def small(kind, entries, keys=()):

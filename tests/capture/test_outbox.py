@@ -5,15 +5,15 @@ import uuid
 
 import pytest
 
-from captured import running
-from capturedb import Shop
 from headwater.capture import MariaDB, Sqlite
-from headwater.capture.feed import Feed
-from headwater.capture.outbox import outbox_record
+from headwater.capture.loop.feed import Feed
+from headwater.capture.outbox_router import outbox_record
 from headwater.capture.source import Record
-from headwater.client import Client
+from headwater.client.client import Client
 from headwater.errors import CaptureError, UsageError
-from servers import wait_until
+from support.captured import running
+from support.capturedb import Shop
+from support.servers import wait_until
 
 ROW = {"id": 7, "aggregatetype": "order", "aggregateid": 42, "type": "Paid", "payload": '{"total": 3}'}
 
@@ -65,7 +65,7 @@ def test_an_outbox_that_is_declared_becomes_topics_by_kind_and_may_be_emptied_at
         client.close()
         return [(m.topic().removeprefix(f"{name}."), m.key(), m.value()) for m in messages]
 
-    with running(Feed(name, declared.open(name, tmp_path), bootstrap, outbox=declared.routed(name))):
+    with running(Feed(name, declared.open(name, tmp_path), bootstrap, outbox=declared.outbox_router(name))):
         wait_until(lambda: len(found()) == 1, 30, "the row that was there")
         for number in range(3):
             run("BEGIN")
@@ -86,5 +86,5 @@ def test_an_outbox_that_is_not_captured_is_refused(tmp_path):
         Sqlite(tmp_path / "shop.db", ["orders"], outbox="outbox"),
         MariaDB("mysql://shop@db", ["shop.orders"], outbox="shop.outbox"),
     ):
-        with pytest.raises(UsageError, match="none of its tables"):
+        with pytest.raises(UsageError, match="is not one of its tables"):
             declared.check("shop")

@@ -7,21 +7,22 @@ import uuid
 import psycopg
 import pytest
 
-from captured import events, execute, running, streaming, table
 from headwater.capture import Postgres
-from headwater.capture.feed import Feed
-from headwater.capture.pgsnapshot import ranges
-from headwater.capture.postgres import PostgresSource, slot_name
+from headwater.capture.loop.feed import Feed
+from headwater.capture.postgres.slot import slot_name
+from headwater.capture.postgres.snapshot import ranges
+from headwater.capture.postgres.source import PostgresSource
 from headwater.errors import CaptureError, UsageError
-from servers import wait_until
+from support.captured import events, execute, running, streaming, table
+from support.servers import wait_until
 
 ROWS = 20_000
 
 
 @pytest.fixture
 def name(monkeypatch) -> str:
-    monkeypatch.setattr("headwater.capture.pgsnapshot.RANGE_BLOCKS", 16)
-    monkeypatch.setattr("headwater.capture.pgsnapshot.PART_RECORDS", 500)
+    monkeypatch.setattr("headwater.capture.postgres.snapshot.RANGE_BLOCKS", 16)
+    monkeypatch.setattr("headwater.capture.postgres.snapshot.PART_RECORDS", 500)
     return f"snap{uuid.uuid4().hex[:8]}"
 
 
@@ -35,7 +36,7 @@ def copies(url: str) -> int:
 
 
 def test_ranges_have_each_row_once_and_the_last_has_no_end(monkeypatch):
-    monkeypatch.setattr("headwater.capture.pgsnapshot.RANGE_BLOCKS", 10)
+    monkeypatch.setattr("headwater.capture.postgres.snapshot.RANGE_BLOCKS", 10)
     assert ranges(0) == ranges(10) == [""]
     assert ranges(21) == [
         " WHERE ctid >= '(0,0)'::tid AND ctid < '(10,0)'::tid",

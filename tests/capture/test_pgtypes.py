@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headwater.capture.pgtypes import Type, Types
+from headwater.capture.postgres.values import Type, Types
 
 TEXT, INT, BOX, TEXTS, INTS, BOXES = 25, 23, 603, 1009, 1007, 1020
 TYPES = Types([Type(TEXTS, 0, -1, TEXT), Type(INTS, 0, -1, INT), Type(BOXES, 0, -1, BOX, ";")])

@@ -4,10 +4,10 @@ import sqlite3
 
 import pytest
 
-from capturedb import applied, changes, records
-from headwater.capture import polling
-from headwater.capture.polling import PollingSource
+from headwater.capture.sqlite import polling
+from headwater.capture.sqlite.polling import PollingSource
 from headwater.errors import CaptureError, UsageError
+from support.capturedb import applied, changes, records
 
 
 @pytest.fixture

@@ -7,14 +7,16 @@ import uuid
 import psycopg
 import pytest
 
-from captured import drop_slots, events, execute, running, streaming, table
-from headwater.capture.feed import Feed, restart
-from headwater.capture.ledger import last_state
-from headwater.capture.pgplace import anew
-from headwater.capture.postgres import PostgresSource, slot_name
-from headwater.client import Client
+from headwater.capture.loop.feed import Feed
+from headwater.capture.loop.lifecycle import restart
+from headwater.capture.postgres.position import restart_position
+from headwater.capture.postgres.slot import slot_name
+from headwater.capture.postgres.source import PostgresSource
+from headwater.capture.state import last_state
+from headwater.client.client import Client
 from headwater.errors import CaptureError
-from servers import wait_until
+from support.captured import drop_slots, events, execute, running, streaming, table
+from support.servers import wait_until
 
 
 @pytest.fixture
@@ -289,7 +291,9 @@ def test_a_position_that_does_not_fit_the_slot_stops_the_capture(name, url):
     execute(
         url, "INSERT INTO t VALUES (1)", f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())"
     )
-    with pytest.raises(CaptureError, match=f"moved on by somebody else.*headwater capture snapshot {name}"):
+    with pytest.raises(
+        CaptureError, match=f"moved forward by another process.*headwater capture snapshot {name}"
+    ):
         reading()
     execute(url, f"SELECT pg_drop_replication_slot('{slot}')")
     with pytest.raises(CaptureError, match="is gone"):
@@ -313,7 +317,7 @@ def test_a_capture_that_begins_anew_forgets_rows_that_are_gone(name, url, broker
         wait_until(lambda: len(table(events(broker.bootstrap, name), topic)) == 2)
     drop_slots(url)
     execute(url, "DELETE FROM t WHERE id = 1")
-    restart(broker.bootstrap, name, anew())
+    restart(broker.bootstrap, name, restart_position())
     with running(feed(name, url, broker.bootstrap, "t")):
         wait_until(lambda: list(table(events(broker.bootstrap, name), topic)) == ['{"id": 2}'])
 
@@ -328,8 +332,8 @@ def test_removing_a_capture_leaves_nothing_in_the_database(name, url):
 
 
 def test_changes_of_other_tables_move_the_slot_on(name, url, broker, monkeypatch):
-    monkeypatch.setattr("headwater.capture.feed.HEARTBEAT_S", 0.2)
-    monkeypatch.setattr("headwater.capture.postgres.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("headwater.capture.loop.log_writer.HEARTBEAT_S", 0.2)
+    monkeypatch.setattr("headwater.capture.postgres.stream.HEARTBEAT_S", 0.1)
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (x text)")
     query = f"SELECT confirmed_flush_lsn >= '{{}}' FROM pg_replication_slots WHERE slot_name = '{slot_name(name)}'"
     with running(feed(name, url, broker.bootstrap, "t")):

@@ -4,21 +4,24 @@ import uuid
 
 import pytest
 
-from captured import execute, running, streaming
-from headwater.capture.control import Command, send
-from headwater.capture.feed import Feed
-from headwater.capture.ledger import last_state
-from headwater.capture.postgres import PostgresSource, slot_name
-from servers import wait_until
+from headwater.capture.loop.control import send
+from headwater.capture.loop.feed import Feed
+from headwater.capture.messages import Command
+from headwater.capture.postgres.slot import slot_name
+from headwater.capture.postgres.source import PostgresSource
+from headwater.capture.state import last_state
+from support.captured import execute, running, streaming
+from support.servers import wait_until
 
 FILL = "INSERT INTO {} SELECT i, repeat(md5(i::text), 30) FROM generate_series({}, {}) i"
 
 
 @pytest.fixture
 def name(monkeypatch) -> str:
-    for each in ("ALIVE_S", "LAG_S", "HEARTBEAT_S"):
-        monkeypatch.setattr(f"headwater.capture.postgres.{each}", 0.1)
-    monkeypatch.setattr("headwater.capture.alarm.LOOK_S", 0.1)
+    monkeypatch.setattr("headwater.capture.postgres.source.LAG_S", 0.1)
+    monkeypatch.setattr("headwater.capture.postgres.stream.ALIVE_S", 0.1)
+    monkeypatch.setattr("headwater.capture.postgres.stream.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("headwater.capture.loop.retention_alarm.CHECK_S", 0.1)
     return f"lag{uuid.uuid4().hex[:8]}"
 
 

@@ -6,13 +6,13 @@ import uuid
 import pytest
 
 from headwater.access import Access
-from headwater.bulk.packing import BATCH_BYTES
-from headwater.capture.publisher import Publisher
+from headwater.capture.loop.publisher import Publisher
 from headwater.capture.source import Columns, Record
-from headwater.client import Client
-from headwater.errors import Fenced
-from headwater.partition import murmur2
-from servers import both_logs, wait_settled
+from headwater.client.bulk.packing import BATCH_BYTES
+from headwater.client.client import Client
+from headwater.client.partitioner import murmur2
+from headwater.errors import FencedError
+from support.servers import both_logs, wait_settled
 
 pytestmark = both_logs
 MANY = 30_000
@@ -122,7 +122,7 @@ def test_a_successor_ends_what_was_open_and_shuts_its_predecessor_out(bootstrap:
     old.begin()
     old.send(numbered(topic, range(MANY)))
     new.claim()
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         old.commit()
     new.begin()
     new.send(numbered(topic, range(3)))

@@ -9,13 +9,13 @@ import time
 import uuid
 from pathlib import Path
 
-from captured import CaptureProcess, committed, events
 from headwater.access import Access
-from headwater.capture.publisher import Publisher
+from headwater.capture.loop.publisher import Publisher
 from headwater.capture.source import Record
-from headwater.client import Client
+from headwater.client.client import Client
 from headwater.config import Settings
-from servers import BrokerProcess, wait_until
+from support.captured import CaptureProcess, committed, events
+from support.servers import BrokerProcess, wait_until
 
 ENDING_S = 20
 """Far less than a log is waited for."""

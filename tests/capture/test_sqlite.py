@@ -10,12 +10,12 @@ import threading
 
 import pytest
 
-from capturedb import applied, changes, records, until
 from headwater.capture.source import Part
-from headwater.capture.sqlite import ANEW, SqliteSource
-from headwater.capture.sqlitetriggers import install, last_number, remove
+from headwater.capture.sqlite.source import RESTART, SqliteSource
+from headwater.capture.sqlite.triggers import install, last_number, remove
 from headwater.errors import CaptureError
-from servers import wait_until
+from support.capturedb import applied, changes, records, until
+from support.servers import wait_until
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_capture_that_begins_anew_forgets_rows_that_are_gone(path, db):
     first = read(path, db, None)
     remove(db)
     db.execute("DELETE FROM t WHERE id = 1")
-    again = read(path, db, ANEW)
+    again = read(path, db, RESTART)
 
     assert [row["id"] for row in applied(records(first + again))["shop.t"].values()] == [2]
 
@@ -250,7 +250,7 @@ def test_a_missing_table_or_file_is_refused(path, db, tmp_path):
 READER = """
 import json, sys
 from headwater.capture.source import Part
-from headwater.capture.sqlite import ANEW, SqliteSource
+from headwater.capture.sqlite.source import RESTART, SqliteSource
 source = SqliteSource("shop", sys.argv[1], ["t"])
 out = open(sys.argv[2], "a")
 for part in source.read(sys.argv[3] if len(sys.argv) > 3 else None):

@@ -10,17 +10,18 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from captured import CaptureProcess, committed, drop_slots, events, execute, running, streaming, table
-from capturedb import Shop
 from headwater.capture import Sqlite
-from headwater.capture.feed import Feed
-from headwater.capture.mariadb import MariaDBSource
-from headwater.capture.postgres import PostgresSource, slot_name
-from headwater.capture.standing import come_back, leave
-from headwater.cli import cli
+from headwater.capture.loop import lifecycle
+from headwater.capture.loop.feed import Feed
+from headwater.capture.mariadb.source import MariaDBSource
+from headwater.capture.postgres.slot import slot_name
+from headwater.capture.postgres.source import PostgresSource
+from headwater.cli.main import cli
 from headwater.errors import HeadwaterError
-from headwater.supervisor import Part, Supervisor
-from servers import wait_until
+from headwater.node.supervisor import Part, Supervisor
+from support.captured import CaptureProcess, committed, drop_slots, events, execute, running, streaming, table
+from support.capturedb import Shop
+from support.servers import wait_until
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_capture_that_runs_is_removed_and_ends_with_a_clear_line(name, url, br
     capture = CaptureProcess(tmp_path, name, declared, log)
     capture.start()
     streaming(url, slot_name(name))
-    assert "has left the database" in command("remove", declared)
+    assert "is removed from the database" in command("remove", declared)
     assert left(url, name) == []
     assert capture.wait() == 0
     assert (
@@ -115,7 +116,9 @@ def test_a_supervisor_takes_a_removed_capture_for_no_failure(name, url, broker, 
     argv = (sys.executable, "-m", "headwater", "capture", "run", "--supervised", name, str(file))
     supervisor = Supervisor(tmp_path / "up")
     try:
-        supervisor.start(Part("capture", argv, environ={"HEADWATER_STORE": f"sqlite:{tmp_path / 'views'}"}))
+        supervisor.start(
+            Part("capture", argv, environ={"HEADWATER_VIEW_TABLES": f"sqlite:{tmp_path / 'views'}"})
+        )
         streaming(url, slot_name(name))
         command("remove", declared)
         wait_until(lambda: "was removed and waits" in supervisor.tail("capture"))
@@ -142,7 +145,7 @@ def test_a_sqlite_capture_that_runs_puts_no_triggers_back_after_it_was_removed(n
     with running(feed):
         db.execute("INSERT INTO item VALUES (1)")
         wait_until(lambda: rows(log, f"{name}.item") == [1])
-        leave(log, name, declared.anew())
+        lifecycle.remove(log, name, declared.restart_position())
         declared.remove(name)
         wait_until(lambda: feed.state.removed)
     assert db.execute("SELECT name FROM sqlite_master WHERE name LIKE '%headwater%'").fetchall() == []
@@ -169,8 +172,8 @@ def test_adding_prepares_a_database_once_and_the_first_run_goes_on_from_there(na
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     declared, log = f"Postgres({url!r}, ['t'], partitions=1)", broker.bootstrap
     first = command("add", declared)
-    assert f"publication {slot_name(name)} is made: public.t" in first
-    assert f"slot {slot_name(name)} is made" in first
+    assert f"publication {slot_name(name)} is created: public.t" in first
+    assert f"slot {slot_name(name)} is created" in first
     assert "is ready" in first
     assert left(url, name) == ["slot", "publication"]
     again = command("add", declared)
@@ -191,7 +194,7 @@ def test_adding_a_sqlite_capture_installs_its_triggers_once(name, tmp_path: Path
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("CREATE TABLE item (id INTEGER PRIMARY KEY, version INTEGER)")
     declared = f"Sqlite({str(path)!r}, ['item'])"
-    assert "triggers are made: item" in command("add", declared)
+    assert "triggers are created: item" in command("add", declared)
     assert "triggers are there: item" in command("add", declared)
     assert db.execute("SELECT count(*) FROM sqlite_master WHERE type = 'trigger'").fetchone() == (3,)
     polled = f"Polling('sqlite:{path}', 'item', 'version')"
@@ -200,7 +203,7 @@ def test_adding_a_sqlite_capture_installs_its_triggers_once(name, tmp_path: Path
 
 
 def test_only_one_that_was_removed_comes_back(name, broker):
-    assert not come_back(broker.bootstrap, name)
-    leave(broker.bootstrap, name, "snapshot")
-    assert come_back(broker.bootstrap, name)
-    assert not come_back(broker.bootstrap, name)
+    assert not lifecycle.add(broker.bootstrap, name)
+    lifecycle.remove(broker.bootstrap, name, "snapshot")
+    assert lifecycle.add(broker.bootstrap, name)
+    assert not lifecycle.add(broker.bootstrap, name)

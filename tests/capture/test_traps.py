@@ -8,7 +8,13 @@ import psycopg
 import pytest
 from confluent_kafka import TopicPartition
 
-from captured import (
+from headwater.capture.loop.feed import Feed
+from headwater.capture.postgres.slot import slot_name
+from headwater.capture.postgres.source import PostgresSource
+from headwater.capture.source import Part, Record
+from headwater.client.client import Client, consumer
+from headwater.errors import CaptureError
+from support.captured import (
     CaptureProcess,
     Event,
     by_key,
@@ -21,14 +27,9 @@ from captured import (
     streaming,
     table,
 )
-from capturedb import Shop, changes, records
-from databases import PostgresProcess
-from headwater.capture.feed import Feed
-from headwater.capture.postgres import PostgresSource, slot_name
-from headwater.capture.source import Part, Record
-from headwater.client import Client, consumer
-from headwater.errors import CaptureError
-from servers import wait_until
+from support.capturedb import Shop, changes, records
+from support.databases import PostgresProcess
+from support.servers import wait_until
 
 ROWS = 400_000
 
@@ -201,7 +202,7 @@ LEFT_OUT = {
 
 @pytest.fixture
 def watchful(monkeypatch):
-    monkeypatch.setattr("headwater.capture.postgres.HEARTBEAT_S", 0.5)
+    monkeypatch.setattr("headwater.capture.postgres.stream.HEARTBEAT_S", 0.5)
 
 
 @pytest.mark.usefixtures("watchful")
@@ -262,7 +263,7 @@ def test_a_binlog_that_was_purged_stops_the_capture(name, mariadb):
 
     wait_until(purged)
     with pytest.raises(
-        CaptureError, match=r"cannot send what comes behind.*take a new snapshot.*binlog_expire_logs_seconds"
+        CaptureError, match=r"no longer has the binlog after.*take a new snapshot.*binlog_expire_logs_seconds"
     ):
         shop.read(start)
     assert sorted(after["id"] for _, _, after in changes(shop.read(None))) == [1, 2]

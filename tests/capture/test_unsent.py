@@ -21,15 +21,17 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 import headwater as hw
-from captured import CaptureProcess, Event, by_key, committed, events, execute, running, streaming
-from databases import RedisProcess
-from headwater.capture.control import Command, send
-from headwater.capture.feed import Feed
-from headwater.capture.kept import FILE
-from headwater.capture.postgres import PostgresSource, slot_name
-from headwater.client import Client, admin, producer
-from headwater.sink.run import Sinks
-from servers import both_logs, wait_until
+from headwater.capture.loop.control import send
+from headwater.capture.loop.feed import Feed
+from headwater.capture.loop.newest_rows import FILE
+from headwater.capture.messages import Command
+from headwater.capture.postgres.slot import slot_name
+from headwater.capture.postgres.source import PostgresSource
+from headwater.client.client import Client, admin, producer
+from headwater.sink.loop.sinks import Sinks
+from support.captured import CaptureProcess, Event, by_key, committed, events, execute, running, streaming
+from support.databases import RedisProcess
+from support.servers import both_logs, wait_until
 
 SEED = int(os.environ.get("CRASH_SEED", "0"))
 SEEDS = int(os.environ.get("CRASH_ROUNDS", "2"))
@@ -329,7 +331,7 @@ def test_a_truncated_table_has_none_of_its_values_left(url, shop, broker, name, 
     assert changes(events(broker.bootstrap, name), name) == shop.states[1:]
 
 
-class Product(hw.Event):
+class Product(hw.Row):
     id: int
     price: int
     body: str

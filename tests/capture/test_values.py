@@ -20,21 +20,23 @@ import pytest
 import headwater.testing
 from capture import mariakinds, pgkinds, sqlitekinds
 from capture.kinds import Kind
-from captured import execute, running, streaming
-from capturedb import Shop, records, until
-from headwater.capture.feed import Feed as CaptureFeed
-from headwater.capture.postgres import PostgresSource, slot_name
+from headwater.capture.loop.feed import Feed as CaptureFeed
+from headwater.capture.postgres.slot import slot_name
+from headwater.capture.postgres.source import PostgresSource
 from headwater.capture.source import Part, Record
-from headwater.capture.sqlite import SqliteSource
-from headwater.capture.sqlitetriggers import install, last_number
+from headwater.capture.sqlite.source import SqliteSource
+from headwater.capture.sqlite.triggers import install, last_number
 from headwater.change import Change
-from headwater.client import Client
+from headwater.client.client import Client
 from headwater.position import Position
-from headwater.sink import Sqlite, SqliteTable
-from headwater.sink.store import Batch, Feed, Poison
-from headwater.view import ViewTable
-from headwater.view.query import parse
-from servers import wait_until
+from headwater.sink import Sqlite
+from headwater.sink.store import Batch, Poison, SinkFeed
+from headwater.view.tables.query import parse
+from headwater.view.tables.reader import ViewTable
+from headwater.view.tables.writer import SqliteTable
+from support.captured import execute, running, streaming
+from support.capturedb import Shop, records, until
+from support.servers import wait_until
 
 FIRST, ROUNDS = int(os.environ.get("VALUES_SEED", "0")), int(os.environ.get("VALUES_ROUNDS", "1"))
 SEEDS = range(FIRST, FIRST + ROUNDS)
@@ -148,7 +150,7 @@ def through_stores(folder, rows: dict[bytes, bytes]) -> None:
         assert (row.value, row.columns()) == (text, json.loads(text))
 
     columns = _columns([json.loads(row) for row in rows.values()])
-    store = Sqlite(folder / "store.db").open(Feed("s", "t", ("id",), columns))
+    store = Sqlite(folder / "store.db").open(SinkFeed("s", "t", ("id",), columns))
     store.claim([0])
     store.apply(Batch(changes, {0: len(changes)}))
     odd = [row.decode() for row in rows.values() if HALF.search(row.decode())]

@@ -8,10 +8,10 @@ from typing import Any
 from clients.answers import SESSION_MS, UNSETTLED, batch_of, named, now_ms, record
 from clients.member import Member
 from clients.writer import Writer
-from headwater.kafka.codec import Message
+from headwater.protocol.kafka.codec import Message
 from headwater.record import CONTROL, TRANSACTIONAL, BatchHeader, Record, open_batch, whole_batches
-from servers import wait_until
-from wire import Wire
+from support.servers import wait_until
+from support.wire import Wire
 
 
 class Log:

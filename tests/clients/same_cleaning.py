@@ -9,7 +9,7 @@ from clients.answers import named, now_ms, record
 from clients.case import case
 from clients.onelog import Log
 from headwater.record import Record, encode_batch
-from servers import wait_until
+from support.servers import wait_until
 
 DAY_MS = 86_400_000
 EAGER = {"min.cleanable.dirty.ratio": "0.01", "segment.ms": "100"}

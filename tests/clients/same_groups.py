@@ -5,7 +5,7 @@ import uuid
 from clients.answers import SESSION_MS, named, subscription
 from clients.case import case
 from clients.onelog import Log
-from servers import wait_until
+from support.servers import wait_until
 
 
 @case

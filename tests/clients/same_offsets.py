@@ -4,7 +4,7 @@ from clients.answers import batch_of, named, now_ms, record
 from clients.case import case
 from clients.onelog import Log
 from headwater.record import Record, encode_batch
-from servers import wait_until
+from support.servers import wait_until
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -3,7 +3,7 @@
 from clients.answers import named, record
 from clients.case import case
 from clients.onelog import Log
-from servers import wait_until
+from support.servers import wait_until
 
 
 @case

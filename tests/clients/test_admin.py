@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from servers import create_topic, wait_until
+from support.servers import create_topic, wait_until
 
 
 @pytest.fixture

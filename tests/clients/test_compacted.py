@@ -8,13 +8,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from headwater import testing
-from headwater.operate.batches import Batches
+from headwater.operate.log.batches import Batches
 from headwater.record import BatchHeader
-from servers import create_topic, wait_until
+from support.servers import create_topic, wait_until
 
 READ = """
 import sys
-from headwater.client import Client
+from headwater.client.client import Client
 
 client = Client(sys.argv[1])
 print(*(record.value().decode() for record in client.read(["kept"])))

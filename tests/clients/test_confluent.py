@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from servers import create_topic, wait_until
+from support.servers import create_topic, wait_until
 
 
 @pytest.fixture

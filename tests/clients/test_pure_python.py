@@ -5,9 +5,8 @@ import uuid
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from kafka.admin import KafkaAdminClient, NewTopic
-
 from kafka import KafkaConsumer, KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
 
 
 @pytest.fixture

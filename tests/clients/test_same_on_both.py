@@ -11,22 +11,26 @@ from clients import (
     same_deleted,
     same_groups,
     same_offsets,
+    same_shares,
     same_topics,
     same_transactions,
 )
 from clients.case import CASES, Case
 from clients.onelog import Log
 from headwater import testing
-from headwater.log.disk import RealDisk
-from servers import KafkaProcess
+from headwater.log.storage.disk import RealDisk
+from support.servers import KafkaProcess
 
-assert all((same_cleaning, same_deleted, same_groups, same_offsets, same_topics, same_transactions))
+assert all(
+    (same_cleaning, same_deleted, same_groups, same_offsets, same_shares, same_topics, same_transactions)
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "log.md"
 HEADING = "## Where it differs"
 
 DIFFERENCES = {
     "a_fetch_session_by_id_of_a_topic_that_is_deleted": "a fetch session by topic ids, after the topic is deleted",
+    "a_renewal_that_names_a_partition_without_acknowledgements": "a renewal of locks that names a partition of its session without acknowledgements",
     "batches_that_are_larger_than_a_segment": "a batch larger than `segment.bytes`",
     "offsets_kept_for_as_long_as_a_commit_says": "`retention_time_ms` of OffsetCommit 2 to 4",
     "segments_smaller_than_a_megabyte": "`segment.bytes` below 1 MiB",

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from servers import create_topic, wait_until
+from support.servers import create_topic, wait_until
 
 
 def producer(bootstrap, name, **settings):

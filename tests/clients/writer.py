@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from clients.answers import named
 from headwater.record import TRANSACTIONAL, Record, encode_batch
-from servers import wait_until
+from support.servers import wait_until
 
 if TYPE_CHECKING:
     from clients.onelog import Log

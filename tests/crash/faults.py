@@ -49,7 +49,7 @@ class Kind:
     """What CAPTURE_ROWS says."""
 
 
-STAGE = "pipeline/test_stage_kill.py"
+STAGE = "pipeline/run/test_stage_kill.py"
 LIFE = "simulation/test_simulation.py"
 PROCESSES = "simulation/test_processes.py"
 KINDS = {
@@ -67,7 +67,11 @@ KINDS = {
     "simulation-sinks": Kind(
         PROCESSES, "lives", 100, (0, 19), "SIMULATION_SEED", "SIMULATION_LIVES", variant="simulation-sinks"
     ),
+    "queue": Kind("simulation/test_shares.py", "lives", 100, (0, 19), "QUEUE_SEED", "QUEUE_LIVES"),
     "kill": Kind("crash/test_broker_kill.py", "kills", 10, (0, 29)),
+    "views-kill": Kind(
+        "pipeline/run/test_kill.py", "runs with two kills", 1, (0, 9), "VIEWS_KILL_SEED", "VIEWS_KILL_RUNS"
+    ),
     "stage": Kind(STAGE, "kills", 10, (0, 29), variant="stage", tells=True),
     "stage-kafka": Kind(STAGE, "kills", 10, (0, 9), variant="stage-kafka", tells=True),
     "stage-executor": Kind(STAGE, "kills", 10, (0, 4), variant="stage-executor", tells=True),
@@ -75,21 +79,33 @@ KINDS = {
     "joins-kafka": Kind(STAGE, "kills", 10, (0, 2), variant="joins-kafka", tells=True),
     "joins-executor": Kind(STAGE, "kills", 10, (0, 2), variant="joins-executor", tells=True),
     "sink": Kind("sink/test_sink_kill.py", "kills", 10, (0, 29), "SINK_SEED", "SINK_KILLS", tells=True),
-    "time": Kind("pipeline/test_any_order.py", "orders of arrival", 1, (0, 99), "TIME_SEED", "TIME_SEEDS"),
+    "time": Kind(
+        "pipeline/windows/test_any_order.py", "orders of arrival", 1, (0, 99), "TIME_SEED", "TIME_SEEDS"
+    ),
     "tables": Kind(
-        "pipeline/test_any_tables.py", "histories of tables", 1, (0, 99), "TABLES_SEED", "TABLES_SEEDS"
+        "pipeline/tables/test_any_tables.py", "histories of tables", 1, (0, 99), "TABLES_SEED", "TABLES_SEEDS"
     ),
-    "sql": Kind("pipeline/test_any_query.py", "queries", 12, (0, 166), "SQL_SEED", "SQL_PROGRAMS"),
+    "sql": Kind("pipeline/sql/test_any_query.py", "queries", 12, (0, 166), "SQL_SEED", "SQL_PROGRAMS"),
     "versions": Kind(
-        "pipeline/test_versions.py", "changed views", 1, (0, 259), "VERSIONS_SEED", "VERSIONS_SEEDS"
+        "pipeline/definition/test_versions.py",
+        "changed views",
+        1,
+        (0, 259),
+        "VERSIONS_SEED",
+        "VERSIONS_SEEDS",
     ),
-    "skew": Kind("pipeline/test_skew.py", "rows of a key", 1_000_000, (0, 0), "SKEW_SEED", "SKEW_ROWS"),
+    "fair": Kind(
+        "pipeline/run/test_fair.py", "minutes of twelve views", 1, (0, 1), "FAIR_SEED", "FAIR_ROUNDS"
+    ),
+    "skew": Kind(
+        "pipeline/tables/test_skew.py", "rows of a key", 1_000_000, (0, 0), "SKEW_SEED", "SKEW_ROWS"
+    ),
     "capture": Kind("capture/test_capture_kill.py", "kills", 10, (0, 9)),
     "capture-mariadb": Kind("capture/test_mariadb_kill.py", "kills", 10, (0, 9)),
     "capture-large": Kind("capture/test_large.py", "kills", 5, (0, 4), rows=1_000_000),
     "values": Kind("capture/test_values.py", "tables of values", 1, (0, 99), "VALUES_SEED", "VALUES_ROUNDS"),
     "cluster": Kind("deploy/test_cluster.py", "losses", 4, (0, 2), "CLUSTER_SEED", "CLUSTER_LOSSES"),
-    "fuzz": Kind("kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
+    "fuzz": Kind("door/kafka/test_fuzz.py", "requests", 10_000, (0, 9), "FUZZ_SEED", "FUZZ_REQUESTS"),
 }
 
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from crash.told import Found, Place, Told, faults
 from crash.writers import LEDGER, SOURCE, TARGET, Committer, Load, Transactional, Transformer, Writer
-from servers import BrokerProcess
+from support.servers import BrokerProcess
 
 __all__ = ["KILLS_PER_LIFE", "Lived", "live"]
 

@@ -6,15 +6,15 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 
-from headwater.client import Client, admin, producer
-from servers import BrokerProcess, wait_until
-from smalldisk import SmallDisk, small_disk
+from headwater.client.client import Client, admin, producer
+from support.servers import BrokerProcess, wait_until
+from support.smalldisk import SmallDisk, small_disk
 
 DISK_BYTES = 8 << 20
 RECORD_BYTES = 5_000
 SEGMENT = {"segment.bytes": str(1 << 20)}
 """Small, so that segments are closed while there is no room for their indexes."""
-FULL = "partition t-0: the disk is full; refusing records until there is room"
+FULL = "partition t-0: the disk is full; records are refused until it has space"
 ROUNDS_MAX = 20
 
 
@@ -93,7 +93,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged_and_is_over_when_there_
     create(server, "u")
     said = server.log.read_text()
     assert said.count(FULL) == 1
-    assert said.count("partition t-0: there is room again") == 1
+    assert said.count("partition t-0: the disk has space again") == 1
     assert "Traceback" not in said
     assert "offline" not in said
 

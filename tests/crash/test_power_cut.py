@@ -17,11 +17,11 @@ import pytest
 
 from headwater.errors import ErrorCode
 from headwater.log.broker import Broker
-from headwater.log.memory import MemoryDisk
-from headwater.log.partition import Partition, read_all
-from headwater.log.transaction import PREPARED
+from headwater.log.storage.memory import MemoryDisk
+from headwater.log.storage.partition import Partition, read_all
+from headwater.log.transactions.transaction import PREPARED
 from headwater.record import CONTROL
-from protocol import Client
+from support.protocol import Client
 
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "20"))
 FIRST_SEED = int(os.environ.get("CRASH_SEED", "0"))

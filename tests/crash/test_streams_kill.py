@@ -8,7 +8,7 @@ from collections import Counter
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from servers import kafka_jars, wait_until
+from support.servers import kafka_jars, wait_until
 
 SOURCE, TARGET = "streams-plaintext-input", "streams-wordcount-output"
 WORDS = ["all", "streams", "lead", "to", "kafka"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import headwater.demo
-from headwater.app import App
+from headwater.declare.app import App
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 
 import msgspec
 
-from headwater.client import Client
+from headwater.client.client import Client
 from headwater.demo.feed import feed
 from headwater.demo.tally import Figures
 from headwater.demo.traffic import Traffic

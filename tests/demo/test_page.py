@@ -6,7 +6,7 @@ import shutil
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from demoprocess import DemoProcess
+from support.demoprocess import DemoProcess
 
 CHROMIUM = shutil.which("chromium")
 ARGUMENTS = [

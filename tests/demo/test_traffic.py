@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 import msgspec
 import pytest
 
+from headwater.declare.schema import columns
 from headwater.demo.event import TOPICS
-from headwater.demo.traffic import BEHIND_MAX, START, Traffic
+from headwater.demo.traffic import LATENESS_BOUND, START, Traffic
 from headwater.errors import UsageError
-from headwater.schema import columns
 
 SECONDS = 90
 TYPES = {topic: kind for kind, topic in TOPICS.items()}
@@ -55,12 +55,12 @@ def test_no_record_lies_further_behind_than_the_bound():
     for topic, event in sound(run(seconds=300)[1]):
         newest[topic] = max(event.at, newest.get(topic, event.at))
         behind = max(behind, newest[topic] - event.at)
-    assert timedelta(minutes=5) < behind <= BEHIND_MAX
+    assert timedelta(minutes=5) < behind <= LATENESS_BOUND
 
 
 def test_the_streams_of_the_shop_wait_longer_than_any_record_is_behind(shop):
     minutes = {stream.name: int(stream.delay.removesuffix(" minutes")) for stream in shop.streams.values()}
-    assert all(timedelta(minutes=delay) > 2 * BEHIND_MAX for delay in minutes.values())
+    assert all(timedelta(minutes=delay) > 2 * LATENESS_BOUND for delay in minutes.values())
 
 
 def test_the_shop_declares_the_events_that_the_traffic_sends(shop):

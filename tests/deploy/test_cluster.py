@@ -21,12 +21,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
-from headwater.client import Client, admin, producer
+from headwater.client.client import Client, admin, producer
 from headwater.config import Settings, load
-from headwater.schema import encode, key_text
-from headwater.supervisor import end_marked
-from ordershop import orders
-from servers import wait_until
+from headwater.declare.schema import encode, key_text
+from headwater.node.processes import end_marked
+from support.ordershop import orders
+from support.servers import wait_until
 
 FIRST_SEED = int(os.environ.get("CLUSTER_SEED", "0"))
 LOSSES_PER_SEED = 4
@@ -208,7 +208,7 @@ class Shop:
     def batch(self, folder: Path) -> dict[str, dict[str, dict]]:
         """The answer of a batch over the whole log, on this machine's own Spark."""
         out = folder / "batch.json"
-        local = {"HEADWATER_SPARK": "local[2]", "HEADWATER_STORE": f"sqlite:{folder}/views"}
+        local = {"HEADWATER_SPARK": "local[2]", "HEADWATER_VIEW_TABLES": f"sqlite:{folder}/views"}
         local |= {"HEADWATER_SPARK_OPTIONS": "{}"}
         command = [sys.executable, "-m", "headwater", "batch", str(self.app), str(out)]
         subprocess.run(command, env=self.environ | local, check=True, timeout=LIMIT_S, capture_output=True)
@@ -286,7 +286,7 @@ def test_a_question_is_answered_by_the_brokers_that_lead_now(cluster):
 
 def test_a_folder_of_the_driver_alone_is_refused(cluster, tmp_path):
     app = write_app(tmp_path / "app", "refused")
-    settings = cluster.settings.environ() | {"HEADWATER_STORE": f"sqlite:{tmp_path}/views"}
+    settings = cluster.settings.environ() | {"HEADWATER_VIEW_TABLES": f"sqlite:{tmp_path}/views"}
     command = [sys.executable, "-m", "headwater", "run", str(app), "--once"]
     done = subprocess.run(
         command, env=os.environ | settings, capture_output=True, text=True, timeout=LIMIT_S, check=False

@@ -20,7 +20,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from headwater.sink import Delivery
+from headwater.view.tables.delivery import Delivery
 
 HERE = Path(__file__).parent
 VIEWS = ("totals", "minutes", "counted", "visits", "large")
@@ -50,7 +50,7 @@ class Life:
         self.bootstrap = f"127.0.0.1:{port}"
         self.environ = os.environ | {
             "HEADWATER_LOG": f"embedded:{folder / 'data'}",
-            "HEADWATER_STORE": f"sqlite:{folder / 'data' / 'views'}",
+            "HEADWATER_VIEW_TABLES": f"sqlite:{folder / 'data' / 'views'}",
             "HEADWATER_BROKER_PORT": str(port),
             "HEADWATER_SPARK": "local[2,4]",
             "JAVA_TOOL_OPTIONS": JAVA,

@@ -16,10 +16,10 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from headwater.log.broker import Broker  # noqa: E402
-from headwater.log.partition import read_all  # noqa: E402
+from headwater.log.storage.partition import read_all  # noqa: E402
 from headwater.record import CONTROL, Record, encode_batch  # noqa: E402
 from headwater.testing import SettableClock  # noqa: E402
-from protocol import Client  # noqa: E402
+from support.protocol import Client  # noqa: E402
 
 EVENTS, TABLE, GROUP, WRITER = "events", "a.table", "readers", "writer"
 SMALL = {"segment.bytes": "700"}

@@ -14,10 +14,17 @@ import pytest
 from formats.life import Life, orders
 from headwater.errors import UsageError
 from headwater.formats import RESULT
-from servers import free_port
+from support.servers import free_port
 
+COUNT = "from pyspark.sql.functions import count as hw_count\n\napp = hw.App"
 HERE = Path(__file__).parent / "application"
 FOLDERS = sorted(path.name.removesuffix(".tar.gz") for path in HERE.glob("*.tar.gz"))
+RENAMED = {
+    "hw.correct(": "hw.late.correct(",
+    'orders="count(*)"': 'orders=hw_count("*")',
+    "app = hw.App": COUNT,
+}
+"""What the application files of the folders say in the words of a former API."""
 BEFORE, LATER = range(90), range(90, 150)
 """The orders that ``make_application.py`` has sent, and those that come now."""
 
@@ -25,6 +32,11 @@ BEFORE, LATER = range(90), range(90, 150)
 def unpacked(name: str, folder: Path) -> Life:
     with tarfile.open(HERE / f"{name}.tar.gz") as archive:
         archive.extractall(folder, filter="data")
+    app = folder / "app.py"
+    text = app.read_text()
+    for former, now in RENAMED.items():
+        text = text.replace(former, now)
+    app.write_text(text)
     return Life(folder, free_port())
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from headwater.errors import ErrorCode, StorageError
 from headwater.log.broker import Broker
-from headwater.log.disk import RealDisk
-from headwater.log.memory import MemoryDisk
-from headwater.log.topic import FORMAT
+from headwater.log.storage.catalog import FORMAT
+from headwater.log.storage.disk import RealDisk
+from headwater.log.storage.memory import MemoryDisk
 from headwater.testing import SettableClock
-from protocol import Client
+from support.protocol import Client
 
 HERE = Path(__file__).parent
 FORMATS = sorted(path.stem for path in HERE.glob("*.json"))

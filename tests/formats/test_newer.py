@@ -1,5 +1,6 @@
 """What a newer version has stored is refused, with what helps, and stays as it is. Stores of sinks have this in their contract (``tests/sink/contract.py``)."""
 
+import asyncio
 import re
 import sqlite3
 import struct
@@ -13,30 +14,36 @@ import pytest
 from crc32c import crc32c
 from pyarrow import ipc
 
-from headwater import formats, result
-from headwater.capture.control import Command, Control, finished, send
-from headwater.capture.feed import restart
-from headwater.capture.kept import FILE, Kept
-from headwater.capture.ledger import last_state, schemas
-from headwater.capture.sqlite import SqliteSource
-from headwater.capture.sqlitetriggers import install, remove
-from headwater.client import Client, producer
+from headwater import formats
+from headwater.capture.loop.control import Control, finished, send
+from headwater.capture.loop.lifecycle import restart
+from headwater.capture.loop.newest_rows import FILE, NewestRows
+from headwater.capture.messages import Command
+from headwater.capture.sqlite.source import SqliteSource
+from headwater.capture.sqlite.triggers import install, remove
+from headwater.capture.state import last_state, schemas
+from headwater.client.client import Client, producer
 from headwater.config import Settings
 from headwater.errors import UsageError
+from headwater.follow import results
 from headwater.formats import FORMATS
-from headwater.log.topic import FORMAT as LOG_FORMAT
-from headwater.operate.reset import reset
-from headwater.operate.saved import fetch
-from headwater.outgoing import Record
-from headwater.pipeline import session
-from headwater.pipeline.bounds import Bounds
-from headwater.pipeline.statefile import FORMAT, Place, contents
+from headwater.log.broker import Broker
+from headwater.log.shares.share_record import ShareKey, key_of
+from headwater.log.storage.catalog import FORMAT as LOG_FORMAT
+from headwater.log.storage.memory import MemoryDisk
+from headwater.operate.views.backup import restore
+from headwater.operate.views.reset import reset
+from headwater.pipeline.spark import session
+from headwater.pipeline.state.files import FORMAT, Place, contents
+from headwater.pipeline.time.late_bounds import Bounds
+from headwater.record import Record, encode_batch
 from headwater.result import File
-from headwater.sink.table import SqliteTable
-from headwater.spill import Spill
-from headwater.view.table import ViewTable
-from resultlog import Driver
-from servers import wait_until
+from headwater.view.tables.reader import ViewTable
+from headwater.view.tables.writer import SqliteTable
+from headwater.write.outlet import ProducerRecord
+from headwater.write.spill_file import SpillFile
+from support.resultlog import Driver
+from support.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
 NEWER = (
@@ -51,7 +58,7 @@ def name() -> str:
 
 @pytest.fixture
 def settings(bootstrap, tmp_path) -> Settings:
-    return Settings(log=f"kafka://{bootstrap}", store=f"sqlite:{tmp_path / 'data' / 'views'}")
+    return Settings(log=f"kafka://{bootstrap}", view_tables=f"sqlite:{tmp_path / 'data' / 'views'}")
 
 
 def put(bootstrap: str, topic: str, value: dict, key: str = "k") -> None:
@@ -74,7 +81,7 @@ def test_a_newer_result_stops_its_view_until_the_view_is_reset(bootstrap, settin
     client = Client(bootstrap)
 
     with pytest.raises(UsageError, match=f"{NEWER}.*headwater view reset {name} --accept-loss"):
-        result.newest(client, name)
+        results.newest(client, name)
     with pytest.raises(UsageError, match=NEWER):
         reset(settings, name)
     assert name in client.partitions()
@@ -115,7 +122,7 @@ def test_copies_of_state_in_another_format_are_in_another_folder(settings):
     assert here.name.endswith(f"-{formats.STATE_COPY.newest}")
 
 
-def test_a_newer_saved_checkpoint_is_not_fetched(bootstrap, settings, name, tmp_path):
+def test_a_newer_backup_is_not_restored(bootstrap, settings, name, tmp_path):
     Driver(bootstrap, name).publish({"orders": {0: 1}}, {"a": b"{}"})
     place = tmp_path / "saved" / name
     place.mkdir(parents=True)
@@ -123,7 +130,7 @@ def test_a_newer_saved_checkpoint_is_not_fetched(bootstrap, settings, name, tmp_
     (place / "saved.json").write_bytes(msgspec.json.encode(note))
 
     with pytest.raises(UsageError, match=NEWER):
-        fetch(settings, name, str(tmp_path / "saved"))
+        restore(settings, name, str(tmp_path / "saved"))
     assert not (settings.data / "checkpoints" / name).exists()
 
 
@@ -176,12 +183,12 @@ def test_a_newer_notice_is_not_taken_for_an_answer(bootstrap, name):
 
 
 def test_newer_kept_rows_of_a_capture_stay(tmp_path):
-    Kept(tmp_path).close()
+    NewestRows(tmp_path).close()
     execute(tmp_path / FILE, "INSERT INTO topics (name, types) VALUES ('shop.item', '{}')")
     execute(tmp_path / FILE, "PRAGMA user_version = 2")
 
     with pytest.raises(UsageError, match=f"{NEWER}remove the file"):
-        Kept(tmp_path)
+        NewestRows(tmp_path)
     assert execute(tmp_path / FILE, "SELECT name FROM topics") == [("shop.item",)]
 
 
@@ -205,8 +212,8 @@ def test_a_newer_change_table_is_neither_read_nor_emptied_until_the_capture_is_r
 
 @pytest.mark.parametrize("where", ["the mark", "a record"])
 def test_newer_spilled_records_are_kept_for_a_newer_writer(tmp_path, where):
-    spill = Spill(tmp_path, 1 << 20)
-    spill.append(Record("orders", "k", b"1"), 0)
+    spill = SpillFile(tmp_path, 1 << 20)
+    spill.append(ProducerRecord("orders", "k", b"1"), 0)
     spill.close()
     (file,) = tmp_path.glob("*.spill")
     if where == "the mark":
@@ -218,7 +225,7 @@ def test_newer_spilled_records_are_kept_for_a_newer_writer(tmp_path, where):
     before = file.read_bytes()
 
     with pytest.raises(UsageError, match=NEWER):
-        Spill(tmp_path, 1 << 20)
+        SpillFile(tmp_path, 1 << 20)
     assert file.read_bytes() == before
 
 
@@ -248,3 +255,24 @@ def test_newer_bounds_of_a_real_time_view_are_refused_and_left_alone(tmp_path):
     with pytest.raises(UsageError, match=r"bounds.json was written by a newer Headwater; got format 2"):
         Bounds(tmp_path)
     assert file.read_text() == newer
+
+
+def test_a_newer_state_of_share_groups_is_refused_and_left_alone():
+    disk = MemoryDisk()
+
+    async def store(format_number: int) -> None:
+        broker = Broker(Path("/memory"), disk=disk)
+        topic = broker.catalog.create("t", 1) if "t" not in broker.catalog.topics else None
+        value = msgspec.msgpack.encode((format_number, 1, 0, [], "of a later version"))
+        key = key_of(ShareKey("g", topic.id if topic else uuid.uuid4(), 0))
+        broker.shares.open("g", (broker.catalog.topics["t"].id, 0))
+        state = broker.catalog.topics["__share_group_state"].partitions[0]
+        state.append(memoryview(bytearray(encode_batch([Record(key, value, (), 1_000)]))))
+        await broker.committed()
+        await broker.close()
+
+    asyncio.run(store(formats.SHARE_STATE.newest + 1))
+    with pytest.raises(UsageError, match=NEWER + "restore a copy"):
+        asyncio.run(store(1))
+    with pytest.raises(UsageError, match=NEWER):  # it has let go of the folder, and changed nothing
+        asyncio.run(store(1))

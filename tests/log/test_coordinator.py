@@ -5,11 +5,11 @@ from pathlib import Path
 
 from headwater.errors import ErrorCode
 from headwater.log.broker import Broker
-from headwater.log.coordinator import TRANSACTIONS_TOPIC
-from headwater.log.memory import MemoryDisk
-from headwater.log.transaction import EPOCH_MAX, TransactionState
+from headwater.log.storage.memory import MemoryDisk
+from headwater.log.transactions.coordinator import TRANSACTIONS_TOPIC
+from headwater.log.transactions.transaction import EPOCH_MAX, TransactionState
 from headwater.testing import SettableClock
-from protocol import Client
+from support.protocol import Client
 
 
 def test_a_client_that_goes_away_while_it_waits_for_a_sync_disturbs_no_other():

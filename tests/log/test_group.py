@@ -8,9 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headwater.errors import ErrorCode, Refused
-from headwater.log.group import Group, Join, Joined, State, Synced
-from headwater.log.group_record import group_value, read_group_value
+from headwater.errors import ErrorCode, RequestError
+from headwater.log.groups.group import Group, GroupState
+from headwater.log.groups.group_record import group_value, read_group_value
+from headwater.log.groups.member import Join, JoinAnswer, SyncAnswer
 
 SESSION_S = 10.0
 REBALANCE_S = 60.0
@@ -65,7 +66,7 @@ def stable_pair() -> tuple[Group, list[str]]:
 def test_the_first_member_leads_and_everybody_gets_what_the_leader_assigned():
     group, ids = stable_pair()
 
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
     assert {m.id: m.assignment for m in group.members.values()} == {m: m.encode() for m in ids}
 
 
@@ -86,7 +87,7 @@ def test_a_silent_member_is_dropped_and_the_others_are_asked_to_join_again():
     group.expire(now=11)
 
     assert list(group.members) == [ids[0]]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         group.heartbeat(ids[0], None, 2, now=12)
     assert refused.value.code == ErrorCode.REBALANCE_IN_PROGRESS
 
@@ -97,7 +98,7 @@ def test_a_rebalance_goes_on_without_members_that_do_not_come_back():
     group.join(wish(ids[0], protocols=[("range", b"other")]), 1, replies.append)
     assert replies == []
     for now in range(2, 62, 5):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestError):
             group.heartbeat(ids[1], None, 2, now)
         group.expire(now)
     group.expire(now=62)
@@ -116,7 +117,7 @@ def test_old_generations_and_strangers_are_refused():
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
         ),
     ]:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestError) as refused:
             call()
         assert refused.value.code == code
 
@@ -130,9 +131,9 @@ def test_a_static_member_that_comes_back_keeps_its_assignment_and_fences_its_for
     new = replies[1].member_id
     group.sync(new, "i", 1, {}, now=1, reply=synced.append)
 
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
     assert synced[1].assignment == b"mine"
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         group.heartbeat(old, "i", 1, 1)
     assert refused.value.code == ErrorCode.FENCED_INSTANCE_ID
 
@@ -148,7 +149,7 @@ class Client:
         self.members: list[str] = []
         self.assignment: bytes | None = None
 
-    def joined(self, reply: Joined) -> None:
+    def joined(self, reply: JoinAnswer) -> None:
         self.waiting = ""
         self.id = reply.member_id
         if reply.error == ErrorCode.UNKNOWN_MEMBER_ID:
@@ -158,7 +159,7 @@ class Client:
             self.members = [m[0] for m in reply.members]
             self.assignment = None
 
-    def synced(self, reply: Synced) -> None:
+    def synced(self, reply: SyncAnswer) -> None:
         self.waiting = ""
         if reply.error == ErrorCode.NONE:
             self.assignment = reply.assignment
@@ -185,7 +186,7 @@ class Groups(RuleBasedStateMachine):
                 self.now,
                 client.joined,
             )
-        except Refused as refused:
+        except RequestError as refused:
             client.waiting = ""
             assert refused.code == ErrorCode.UNKNOWN_MEMBER_ID  # noqa: PT017
             client.id = ""
@@ -199,7 +200,7 @@ class Groups(RuleBasedStateMachine):
         plan = {m: f"{client.generation}:{m}".encode() for m in client.members} if client.leads else {}
         try:
             self.group.sync(client.id, None, client.generation, plan, now=self.now, reply=client.synced)
-        except Refused:
+        except RequestError:
             client.waiting = ""
 
     @rule(i=st.integers(0, 3))
@@ -208,7 +209,7 @@ class Groups(RuleBasedStateMachine):
         if client.id and not client.waiting:
             try:
                 self.group.heartbeat(client.id, None, client.generation, self.now)
-            except Refused as refused:
+            except RequestError as refused:
                 if refused.code == ErrorCode.UNKNOWN_MEMBER_ID:
                     client.id = ""
 
@@ -216,7 +217,7 @@ class Groups(RuleBasedStateMachine):
     def leave(self, i):
         client = self.clients[i]
         if client.id and not client.waiting:
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RequestError):
                 self.group.leave(client.id, None, self.now)
             client.id, client.generation = "", -1
 
@@ -236,14 +237,14 @@ class Groups(RuleBasedStateMachine):
         """Who waits is a member, and either time will end the wait or a member that is awake can."""
         for client in self.clients:
             if client.waiting == "join":
-                assert self.group.state is State.PREPARING
+                assert self.group.state is GroupState.PREPARING
                 assert self.group.deadline() is not None
             if client.waiting == "sync":
-                assert self.group.state is State.COMPLETING
+                assert self.group.state is GroupState.COMPLETING
 
     @invariant()
     def a_stable_group_has_one_leader_and_one_plan(self):
-        if self.group.state is not State.STABLE:
+        if self.group.state is not GroupState.STABLE:
             return
         assert self.group.leader in self.group.members
         plans = {m.assignment.partition(b":")[0] for m in self.group.members.values() if m.assignment}
@@ -251,7 +252,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def an_empty_group_has_no_members(self):
-        if self.group.state is State.EMPTY:
+        if self.group.state is GroupState.EMPTY:
             assert not self.group.members
 
 

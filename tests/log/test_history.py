@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from headwater.log import partition as partition_module
-from headwater.log.config import TopicConfig
-from headwater.log.history import History, Summary
-from headwater.log.partition import Partition
-from headwater.log.topic import Catalog
+from headwater.log.storage import segments as segments_module
+from headwater.log.storage.catalog import Catalog
+from headwater.log.storage.closed_segments import ClosedSegments, Summary
+from headwater.log.storage.partition import Partition
+from headwater.log.storage.topic_config import TopicConfig
 from headwater.record import Record, encode_batch
 from headwater.testing import MemoryDisk
+from support.partitions import sync
 
 FOLDER = Path("/memory/topics/t-0")
 
@@ -42,14 +43,14 @@ def filled(disk: MemoryDisk, segments: int, **config: object) -> Partition:
     partition = Partition(disk, FOLDER, TopicConfig(segment_bytes=1, **config), sync_on_commit=False)
     for i in range(segments):
         append(partition, 1000 + i)
-    partition.begin_sync()()()
+    sync(partition)
     return partition
 
 
 def test_the_running_maximum_stays_exact_when_segments_out_of_order_are_replaced():
     chance = random.Random(5)
     times = [chance.randrange(50) for _ in range(40)]
-    history = History(Summary(i, i + 1, 10, t) for i, t in enumerate(times))
+    history = ClosedSegments(Summary(i, i + 1, 10, t) for i, t in enumerate(times))
     for _ in range(20):
         first, count = chance.choice([0, chance.randrange(5)]), chance.randrange(1, 3)
         fresh = [] if first == 0 else [Summary(history.bases[first], history.ends[first], 7, 3)]
@@ -68,10 +69,10 @@ def test_the_running_maximum_stays_exact_when_segments_out_of_order_are_replaced
 
 
 def test_a_manifest_that_is_damaged_or_of_another_form_counts_as_missing():
-    data = History([Summary(0, 1, 10, 5)]).encode()
-    assert list(History.decode(data)) == [Summary(0, 1, 10, 5)]
-    for wrong in (None, b"", data[:-1], data[:9] + b"\x01" + data[10:], b"\x90", History().encode()):
-        assert History.decode(wrong) is None
+    data = ClosedSegments([Summary(0, 1, 10, 5)]).encode()
+    assert list(ClosedSegments.decode(data)) == [Summary(0, 1, 10, 5)]
+    for wrong in (None, b"", data[:-1], data[:9] + b"\x01" + data[10:], b"\x90", ClosedSegments().encode()):
+        assert ClosedSegments.decode(wrong) is None
 
 
 @pytest.mark.parametrize("segments", [3, 300])
@@ -82,7 +83,7 @@ def test_a_start_after_a_clean_stop_opens_one_file_and_lists_none_however_long_t
     again = Partition(disk, FOLDER, TopicConfig(segment_bytes=1), sync_on_commit=False)
 
     assert (disk.opened, disk.listed) == (1, 0)
-    assert (again.end_offset, len(again.closed)) == (segments, segments - 1)
+    assert (again.end_offset, len(again.segments.closed)) == (segments, segments - 1)
     assert again.find_time(1000 + segments // 2).offset == segments // 2
 
 
@@ -93,7 +94,7 @@ def test_a_manifest_that_a_power_cut_brought_back_does_not_hide_later_records():
     manifest = disk.read(FOLDER / "manifest")
     partition = Partition(disk, FOLDER, TopicConfig(segment_bytes=1), sync_on_commit=True)
     append(partition, 2000)
-    partition.begin_sync()()()
+    sync(partition)
     disk.replace(FOLDER / "manifest", manifest)
 
     again = Partition(disk, FOLDER, TopicConfig(segment_bytes=1), sync_on_commit=True)
@@ -106,11 +107,11 @@ def test_a_start_after_a_crash_looks_only_at_what_was_written_since_the_last_cle
     config = TopicConfig(segment_bytes=1)
     partition = Partition(disk, FOLDER, config, sync_on_commit=False)
     append(partition, 2000)
-    partition.begin_sync()()()
+    sync(partition)
     disk.opened = 0
 
     again = Partition(disk, FOLDER, config, sync_on_commit=False)
-    assert (again.end_offset, len(again.closed)) == (301, 300)
+    assert (again.end_offset, len(again.segments.closed)) == (301, 300)
     assert disk.opened <= 6
     assert again.find_time(1150).offset == 150
 
@@ -123,7 +124,7 @@ def test_a_start_after_a_crash_reads_everything_where_the_proof_behind_the_list_
     disk.remove(FOLDER / f"{28:020}.index")
 
     again = Partition(disk, FOLDER, config, sync_on_commit=False)
-    assert (again.end_offset, list(again.closed.bases)) == (31, list(range(30)))
+    assert (again.end_offset, list(again.segments.closed.bases)) == (31, list(range(30)))
 
 
 def test_partitions_that_were_never_used_cost_no_look_at_the_disk_when_made_and_at_a_start():
@@ -145,9 +146,9 @@ def test_files_of_expired_segments_go_in_steps_of_a_bounded_number():
     steps = 0
     while partition.expire(10_000):
         steps += 1
-        assert partition.log_start_offset <= steps * partition_module.DROP_SEGMENTS_MAX
+        assert partition.log_start_offset <= steps * segments_module.DROP_SEGMENTS_MAX
 
-    assert (partition.log_start_offset, len(partition.closed), steps) == (199, 0, 4)
+    assert (partition.log_start_offset, len(partition.segments.closed), steps) == (199, 0, 4)
 
 
 def test_reading_old_segments_takes_no_file_out_of_the_hands_of_a_sync():
@@ -155,11 +156,12 @@ def test_reading_old_segments_takes_no_file_out_of_the_hands_of_a_sync():
     partition = filled(disk, 20)
     append(partition, 3000)
     append(partition, 3001)
-    finish = partition.begin_sync()  # the two that were closed are still to be synced
+    sync_round = partition.begin_sync()  # the two that were closed are still to be synced
     for offset in range(21):
         partition.read(offset, 1000)
     disk.opened = 0
-    finish()()
+    sync_round.run()
+    partition.finish_sync(sync_round)
 
     assert disk.opened == 0
     assert partition.find_time(3000).offset == 20
@@ -169,10 +171,11 @@ def test_a_segment_that_expires_while_it_is_synced_leaves_no_file_behind():
     disk = MemoryDisk()
     partition = filled(disk, 3, retention_ms=0)
     append(partition, 3000)
-    finish = partition.begin_sync()
+    sync_round = partition.begin_sync()
     partition.expire(10_000)
-    finish()()
-    partition.begin_sync()()()
+    sync_round.run()
+    partition.finish_sync(sync_round)
+    sync(partition)
 
     assert len([name for name in disk.names(FOLDER) if name.endswith(".log")]) == 1
     assert not [name for name in disk.names(FOLDER) if name.endswith(".index")]

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from headwater.errors import ErrorCode, Refused, StorageError
+from headwater.errors import ErrorCode, RequestError, StorageError
 from headwater.log.broker import Broker
-from headwater.log.config import TopicConfig
-from headwater.log.partition import Partition, read_all
-from headwater.log.producer import Marker
-from headwater.log.retention import Retention
-from headwater.log.topic import Catalog
+from headwater.log.storage.catalog import Catalog
+from headwater.log.storage.partition import Partition, read_all
+from headwater.log.storage.producers import Marker
+from headwater.log.storage.retention import Retention
+from headwater.log.storage.topic_config import TopicConfig
 from headwater.record import TRANSACTIONAL, Record, encode_batch
 from headwater.testing import MemoryDisk, SettableClock
-from protocol import Client
+from support.partitions import sync
+from support.protocol import Client
 
 FOLDER = Path("/memory")
 DAY_S = 86_400
@@ -107,7 +108,7 @@ def compacted(disk: MemoryDisk, clock: SettableClock) -> Partition:
     for i in range(20):
         partition.append(batch(b"k%d" % i if i % 2 else b"same", b"y" * 10, clock))
     partition.roll()
-    partition.begin_sync()()()
+    sync(partition)
 
     async def round_() -> None:
         catalog = Catalog(MemoryDisk(), Path("/none"), sync_on_commit=False, on_dirty=lambda _: None)
@@ -116,7 +117,7 @@ def compacted(disk: MemoryDisk, clock: SettableClock) -> Partition:
         await retention.close()
 
     asyncio.run(round_())
-    partition.begin_sync()()()
+    sync(partition)
     disk.sync_folder(partition.folder)
     return partition
 
@@ -208,7 +209,7 @@ def test_a_segment_of_before_a_restart_is_closed_in_time():
             await broker.retention.look_after(partition)
             clock.advance(DAY_S * 0.4)
             await broker.close()
-        assert len(partition.closed) == 1
+        assert len(partition.segments.closed) == 1
 
     lives(life, MemoryDisk(), SettableClock())
 
@@ -271,12 +272,12 @@ def test_compaction_leaves_a_segment_alone_until_it_is_synced():
         slow.set()
         await broker.committed()
         await broker.retention.close()
-        partition._warm.drop(0)
+        partition.segments._cache.drop(0)
         assert all(partition.read(offset, 1 << 20) for offset in range(200))
 
         again = Partition(disk.power_cut(), partition.folder, partition.config, sync_on_commit=True)
         assert len(content(again)) == 50
-        assert again.producers.known[7].last_sequence == 199
+        assert again.producers.by_id[7].last_sequence == 199
         assert again.read(199, 1 << 20)
 
     lives(life, MemoryDisk(), SettableClock())
@@ -465,7 +466,7 @@ def test_records_written_after_a_deletion_whose_records_a_power_cut_has_cost_can
         broker.catalog.create("t", 1)
         await Client(broker).produce("t", 0, [b"old"])
         await broker.retention.close()
-        broker.catalog.topics["t"].partitions[0].begin_sync()()()
+        sync(broker.catalog.topics["t"].partitions[0])
         await Client(broker).produce("t", 0, [b"old"] * 9)
         broker.catalog.topics["t"].partitions[0].delete_records(10)
         again = Broker(FOLDER, disk=disk.power_cut(), flush="os")
@@ -487,7 +488,7 @@ def test_a_partition_that_cannot_be_read_at_the_start_is_offline_alone():
         disk.broken = broker.catalog.topics["t"].partitions[0].folder / f"{0:020}.log"
         again = Broker(FOLDER, disk=disk)
         assert len((await Client(again).read("other", 0))[0]) == 1
-        with pytest.raises(Refused, match="t-0"):
+        with pytest.raises(RequestError, match="t-0"):
             await Client(again).read("t", 0)
         await again.retention.close()
         disk.broken = None
@@ -513,13 +514,13 @@ def test_an_empty_batch_that_compaction_keeps_for_its_producer_opens_no_transact
         for number in range(3):
             partition.append(batch(b"other", b"%d" % number, clock))
             partition.roll()
-            partition.begin_sync()()()
+            sync(partition)
             await retention.look_after(partition)
             clock.advance(2 * DAY_S)
         await retention.close()
 
     asyncio.run(rounds())
-    partition.begin_sync()()()
+    sync(partition)
     after = disk.power_cut()
     for name in after.names(partition.folder):
         if name.endswith(".index"):

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from headwater.errors import ErrorCode, ProtocolError, Refused
-from headwater.log import compaction
+from headwater.errors import ErrorCode, ProtocolError, RequestError
 from headwater.log.broker import Broker
-from headwater.log.group_record import Committed
-from headwater.log.memory import MemoryDisk
-from headwater.log.producer import Marker
+from headwater.log.groups.group_record import Committed
+from headwater.log.storage import compaction
+from headwater.log.storage.memory import MemoryDisk
+from headwater.log.storage.producers import Marker
 from headwater.record import TRANSACTIONAL, BatchHeader, Record, encode_batch, read_batch
 from headwater.testing import SettableClock
-from protocol import Client
+from support.protocol import Client
 
 FOLDER = Path("/memory")
 DAY_S = 86_400
@@ -44,7 +44,7 @@ def test_a_merge_of_segments_whose_last_index_is_lost_keeps_every_record_within_
                 partition.append(batch(key, bytes(150), clock), now_ms=clock.now_ms())
             partition.roll()
             await broker.committed()
-        last = partition.closed[-1].base_offset
+        last = partition.segments.closed[-1].base_offset
         await broker.retention.close()
         after = disk.power_cut()
         after.remove(partition.folder / f"{last:020}.index")
@@ -53,7 +53,7 @@ def test_a_merge_of_segments_whose_last_index_is_lost_keeps_every_record_within_
         after.full_after_bytes = None
         partition = broker.catalog.topics["t"].partitions[0]
         await broker.retention.look_after(partition)
-        assert len(partition.closed) == 1
+        assert len(partition.segments.closed) == 1
         for max_bytes in (300, 3000):
             rows, _ = await Client(broker).read("t", 0, max_bytes=max_bytes)
             assert len({row.key for row in rows}) == 120
@@ -135,7 +135,7 @@ def test_a_start_clears_any_number_of_offsets_of_topics_that_are_gone_also_on_a_
             disk.full_after_bytes = 0
         again = Broker(FOLDER, disk=disk)
         if full:
-            with pytest.raises(Refused, match="marked for deletion"):
+            with pytest.raises(RequestError, match="marked for deletion"):
                 again.catalog.create("t", 1)
         else:
             assert not again.offsets.groups()
@@ -169,7 +169,7 @@ def test_offsets_of_a_topic_in_memory_go_with_it_and_a_topic_stays_where_it_was_
         broker = Broker(FOLDER, disk=disk)
         topic = broker.catalog.create("t", 1, {"headwater.durable": "false"})
         assert await commit(Client(broker), "g", 100) == ErrorCode.NONE
-        with pytest.raises(Refused, match=r"headwater\.durable"):
+        with pytest.raises(RequestError, match=r"headwater\.durable"):
             broker.catalog.configure(topic, {})
         await broker.close()
         again = Broker(FOLDER, disk=disk)
@@ -199,7 +199,7 @@ def test_retention_runs_on_a_disk_that_takes_no_new_file():
         clock.advance(10 * DAY_S)
         disk.full = True
         await broker.retention.look_after_all()
-        assert not partition.closed
+        assert not partition.segments.closed
         disk.full = False
         await broker.close()
 
@@ -348,9 +348,9 @@ def test_a_start_does_not_compact_again_what_is_compacted():
         again = Broker(FOLDER, disk=disk, clock=clock)
         partition = again.catalog.topics["t"].partitions[0]
         assert partition.cleaned_to == 500
-        before = list(partition.closed)
+        before = list(partition.segments.closed)
         await again.retention.look_after(partition)
-        assert list(partition.closed) == before
+        assert list(partition.segments.closed) == before
         await again.close()
 
     asyncio.run(life(SettableClock()))

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.log.config import TopicConfig
-from headwater.log.partition import Partition, read_all
-from headwater.log.producer import Marker
-from headwater.log.retention import Retention
-from headwater.log.topic import Catalog
+from headwater.log.storage.catalog import Catalog
+from headwater.log.storage.partition import Partition, read_all
+from headwater.log.storage.producers import Marker
+from headwater.log.storage.retention import Retention
+from headwater.log.storage.topic_config import TopicConfig
 from headwater.record import CONTROL, TRANSACTIONAL, Record, encode_batch
 from headwater.testing import MemoryDisk, SettableClock
+from support.partitions import sync
 
 FOLDER = Path("/memory/topics/t-0")
 DAY_MS = 86_400_000
@@ -31,7 +32,7 @@ def look_after(partition: Partition, clock: SettableClock) -> None:
     async def round_() -> None:
         catalog = Catalog(MemoryDisk(), Path("/none"), sync_on_commit=False, on_dirty=lambda _: None)
         retention = Retention(catalog, clock)
-        partition.begin_sync()()()
+        sync(partition)
         await retention.look_after(partition)
         await retention.close()
 
@@ -181,7 +182,7 @@ def test_a_crash_at_any_step_of_a_swap_loses_nothing(stop_after):
     for i in range(12):
         append(partition, b"k%d" % (i % 3), b"%d" % i, clock)
     partition.roll()
-    partition.begin_sync()()()
+    sync(partition)
     steps = iter(range(100))
 
     def failing(original: Callable) -> Callable:
@@ -217,9 +218,9 @@ def test_retention_drops_whole_segments_by_age_and_by_size():
 
     partition.config = TopicConfig(segment_bytes=250, retention_bytes=0)
     look_after(partition, clock)
-    assert len(partition.closed) == 0
-    assert partition.log_start_offset == partition.active.base_offset == 6
-    partition.begin_sync()()()
+    assert len(partition.segments.closed) == 0
+    assert partition.log_start_offset == partition.segments.active.base_offset == 6
+    sync(partition)
     again = opened(disk, segment_bytes=250)
     assert (again.log_start_offset, again.end_offset) == (partition.log_start_offset, 6)
 
@@ -231,12 +232,12 @@ def test_a_quiet_topic_loses_its_records_when_they_are_too_old_and_no_later_than
     look_after(partition, clock)
     clock.advance(DAY_MS / 1000)
     look_after(partition, clock)
-    assert (partition.log_start_offset, len(partition.closed)) == (0, 0)
+    assert (partition.log_start_offset, len(partition.segments.closed)) == (0, 0)
 
     clock.advance(0.001)
     look_after(partition, clock)
     assert (partition.log_start_offset, partition.end_offset) == (1, 1)
-    partition.begin_sync()()()
+    sync(partition)
     for each in (opened(disk), opened(disk.power_cut())):
         assert (each.log_start_offset, each.end_offset) == (1, 1)
 
@@ -251,7 +252,7 @@ def test_old_records_stay_while_younger_ones_come_before_them():
     look_after(partition, clock)
 
     assert [r.value for r in readable(partition)] == [b"young", b"old"]
-    assert len(partition.closed) == 1
+    assert len(partition.segments.closed) == 1
 
 
 @pytest.mark.parametrize("restarted", [False, True])

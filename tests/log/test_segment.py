@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.errors import ErrorCode, Refused
-from headwater.log.config import TopicConfig
-from headwater.log.partition import Partition
-from headwater.log.topic import Catalog
+from headwater.errors import ErrorCode, RequestError
+from headwater.log.storage.catalog import Catalog
+from headwater.log.storage.partition import Partition
+from headwater.log.storage.topic_config import TopicConfig
 from headwater.record import Record, encode_batch, open_batch, whole_batches
 from headwater.testing import MemoryDisk
+from support.partitions import sync
 
 FOLDER = Path("/memory/topics/t-0")
 
@@ -36,10 +37,6 @@ def read_all(partition: Partition) -> list[Record]:
             records += open_batch(each)
         offset = records[-1].offset + 1
     return records
-
-
-def sync(partition: Partition) -> None:
-    partition.begin_sync()()()
 
 
 @settings(max_examples=40, deadline=None)
@@ -128,10 +125,10 @@ def test_a_failed_sync_takes_the_partition_offline():
     with pytest.raises(OSError, match="sync failed"):
         sync(partition)
     partition.take_offline(OSError("sync failed"))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         partition.append(batch(b"next"))
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
-    with pytest.raises(Refused):
+    with pytest.raises(RequestError):
         partition.read(0, 100)
 
 
@@ -144,10 +141,10 @@ def test_a_repeated_batch_is_answered_with_its_first_offset_also_after_a_crash()
         assert each.append(batch(b"a", b"b", producer=7, sequence=10)).base_offset == offsets[5]
         assert each.append(batch(b"a", b"b", producer=7, sequence=2)).base_offset == offsets[1]
         assert each.end_offset == 12
-        with pytest.raises(Refused) as gap:
+        with pytest.raises(RequestError) as gap:
             each.append(batch(b"a", producer=7, sequence=14))
         assert gap.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    with pytest.raises(Refused) as fenced:
+    with pytest.raises(RequestError) as fenced:
         partition.append(batch(b"a", producer=7, sequence=0, epoch=-1))
     assert fenced.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
 
@@ -156,10 +153,10 @@ def test_damaged_and_oversized_batches_are_refused_and_change_nothing():
     partition = opened(MemoryDisk())
     damaged = batch(b"value")
     damaged[-1] ^= 1
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         partition.append(damaged)
     assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         partition.append(batch(b"x" * 2_000_000))
     assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
     assert partition.end_offset == 0
@@ -207,7 +204,7 @@ def test_a_full_disk_refuses_writes_goes_on_serving_reads_and_recovers_when_ther
     partition = opened(disk)
     partition.append(batch(b"before"))
     disk.full_after_bytes = 10
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         partition.append(batch(b"too much"))
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert [r.value for r in read_all(partition)] == [b"before"]

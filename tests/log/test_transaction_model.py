@@ -12,13 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from headwater.errors import ErrorCode
 from headwater.log.broker import Broker
-from headwater.log.coordinator import TRANSACTIONS_TOPIC
-from headwater.log.memory import MemoryDisk
-from headwater.log.partition import read_all
-from headwater.log.transaction import EPOCH_MAX, PREPARED, Transaction, TransactionState
+from headwater.log.storage.memory import MemoryDisk
+from headwater.log.storage.partition import read_all
+from headwater.log.transactions.coordinator import TRANSACTIONS_TOPIC
+from headwater.log.transactions.transaction import EPOCH_MAX, PREPARED, Transaction, TransactionState
 from headwater.record import CONTROL
 from headwater.testing import SettableClock
-from protocol import Client
+from support.protocol import Client
 
 NAMES = ["x", "y"]
 PARTITIONS = 2

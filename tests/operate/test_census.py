@@ -1,6 +1,6 @@
 """A census counts records, not offsets: markers, aborted transactions and what compaction took are told apart."""
 
-from headwater.operate.census import take
+from headwater.operate.log.census import take
 from headwater.record import (
     TRANSACTIONAL,
     BatchHeader,
@@ -87,6 +87,6 @@ def test_what_was_removed_while_it_was_counted_is_no_hole():
     found = written.census()
 
     assert found.holes() == 4
-    assert (found.behind(4).holes(), found.behind(4).count("record")) == (0, 5)
-    assert (found.behind(20).count("record"), found.behind(20).holes()) == (0, 0)
-    assert found.behind(0) is found
+    assert (found.starting_at(4).holes(), found.starting_at(4).count("record")) == (0, 5)
+    assert (found.starting_at(20).count("record"), found.starting_at(20).holes()) == (0, 0)
+    assert found.starting_at(0) is found

@@ -7,13 +7,13 @@ import uuid
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from headwater.cli import main
-from headwater.client import admin, producer
-from headwater.operate.census import Census, Stretch
-from headwater.operate.ledger import Reading, Tally, Unbalanced, account, accounts, check
+from headwater.cli.main import main
+from headwater.client.client import admin, producer
+from headwater.operate.log.census import Census, Stretch
+from headwater.operate.log.ledger import Reading, Tally, Unbalanced, account, accounts, check
 from headwater.result import Taken
-from resultlog import Driver
-from servers import both_logs, create_topic, wait_until
+from support.resultlog import Driver
+from support.servers import both_logs, create_topic, wait_until
 
 
 class Written:
@@ -163,7 +163,7 @@ def test_a_position_behind_the_end_is_named(written):
     written.put(3)
     name = written.commit("out", 5)
 
-    assert written.faults() == [f"{name}: the consumer is 2 offsets behind the end of the topic"]
+    assert written.faults() == [f"{name}: the consumer's position is 2 offsets past the end of the topic"]
 
 
 @both_logs

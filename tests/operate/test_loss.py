@@ -5,14 +5,14 @@ import itertools
 import pytest
 from confluent_kafka import TopicPartition
 
-from headwater.client import Client, admin, producer
+from headwater.client.client import Client, admin, producer
 from headwater.config import Settings
 from headwater.errors import UsageError
-from headwater.operate.loss import Missing, missing
-from headwater.operate.reset import reset
+from headwater.operate.views.lost_inputs import Missing, missing
+from headwater.operate.views.reset import reset
 from headwater.pipeline.topics import Topics
-from resultlog import Driver
-from servers import both_logs
+from support.resultlog import Driver
+from support.servers import both_logs
 
 pytestmark = both_logs
 
@@ -67,12 +67,10 @@ def test_what_compaction_takes_is_not_missing(topics):
 
 def test_a_reset_of_a_view_whose_records_are_gone_is_refused_until_it_is_insisted_on(topics, tmp_path):
     name, view = written(topics), f"totals{next(numbers)}"
-    settings = Settings(log=f"kafka://{topics.log.bootstrap}", store=f"sqlite:{tmp_path / 'views'}")
+    settings = Settings(log=f"kafka://{topics.log.bootstrap}", view_tables=f"sqlite:{tmp_path / 'views'}")
     Driver(topics.log, view).publish({name: {0: 20}}, {"a": b"{}"})
     drop(topics, name, 5)
-    said = (
-        f"cannot be reset: the log no longer holds all that it was made of; got {name}-0 lacks offsets 0 to 4"
-    )
+    said = f"cannot be reset: the log no longer holds all records that it has read; got {name}-0 lacks offsets 0 to 4"
     with pytest.raises(UsageError, match=said):
         reset(settings, view)
     assert view in topics.partitions()

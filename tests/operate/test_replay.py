@@ -6,9 +6,9 @@ import pytest
 from confluent_kafka import Producer
 
 from headwater import testing
-from headwater.client import Client
-from headwater.operate.replay import replay
-from servers import wait_until
+from headwater.client.client import Client
+from headwater.operate.log.replay import replay
+from support.servers import wait_until
 
 MONTH_MS = 30 * 86_400_000
 

@@ -8,15 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headwater.cli import main
-from headwater.client import Client, producer
+from headwater.cli.main import main
+from headwater.client.client import Client, producer
 from headwater.errors import UsageError
-from headwater.operate.state import at_batch, entry, shown, sizes
-from headwater.pipeline.layout import FORGETTING, shard_of
-from headwater.pipeline.scale import scaled
-from headwater.pipeline.state import CHAIN_FILES_MAX, Shard
-from headwater.pipeline.statefile import Place
+from headwater.operate.views.inspect_state import at_batch, entry, shown, sizes
+from headwater.pipeline.state.files import Place
+from headwater.pipeline.state.layouts import FORGETTING, shard_of
+from headwater.pipeline.state.reshard import scaled
+from headwater.pipeline.state.shard import CHAIN_FILES_MAX, Shard
 from headwater.result import Chain, Result
+from support.memorystate import extended
 
 SHARDS = 2
 TIME = struct.Struct(">q")
@@ -44,8 +45,11 @@ def known(tmp_path: Path) -> dict[int, Result]:
         changes |= {1: {b"us": b'{"n":9}'}, 2: {b"us": None}}.get(batch, {})
         for name, place in places(tmp_path).items():
             chains[name] = [
-                Shard(place, number, chain).extended(
-                    batch, "1", {key: v for key, v in changes.items() if shard_of(key, SHARDS) == number}
+                extended(
+                    Shard(place, number, chain),
+                    batch,
+                    "1",
+                    {key: v for key, v in changes.items() if shard_of(key, SHARDS) == number},
                 )
                 for number, chain in enumerate(chains[name])
             ]
@@ -77,8 +81,8 @@ def test_after_a_change_of_shards_older_batches_are_found_in_their_own(tmp_path,
 def test_a_merged_file_says_only_by_when(tmp_path):
     place, chain = places(tmp_path)["publish"], ()
     for batch in range(CHAIN_FILES_MAX + 1):
-        chain = Shard(place, 0, chain).extended(
-            batch, "1", {b"k": b"%d" % batch} if batch else {b"old": b"1"}
+        chain = extended(
+            Shard(place, 0, chain), batch, "1", {b"k": b"%d" % batch} if batch else {b"old": b"1"}
         )
     found = read(tmp_path, result(CHAIN_FILES_MAX, {"publish": [chain]}), b"old")
     assert found.value == b"1"
@@ -90,7 +94,7 @@ def test_the_value_of_a_key_with_a_time_to_live_is_shown_without_its_time(tmp_pa
     place = places(tmp_path)["publish"]
     changes = {b"kde": TIME.pack(5) + b'{"n":1}', b"t" + TIME.pack(5) + b"digest": b"de"}
     one = result(
-        0, {"publish": [Shard(place, 0, ()).extended(0, "1", changes)]}, layouts={"publish": FORGETTING}
+        0, {"publish": [extended(Shard(place, 0, ()), 0, "1", changes)]}, layouts={"publish": FORGETTING}
     )
     assert read(tmp_path, one, b"de").value == b'{"n":1}'
 
@@ -144,7 +148,7 @@ def test_the_command_shows_sizes_a_value_and_what_is_wrong(bootstrap, tmp_path, 
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / view).symlink_to(tmp_path)
     monkeypatch.setenv("HEADWATER_LOG", f"kafka://{bootstrap}")
-    monkeypatch.setenv("HEADWATER_STORE", f"sqlite:{tmp_path}/views")
+    monkeypatch.setenv("HEADWATER_VIEW_TABLES", f"sqlite:{tmp_path}/views")
     monkeypatch.setenv("COLUMNS", "200")
 
     def headwater(*arguments: str) -> tuple[int, list[str]]:

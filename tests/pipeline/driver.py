@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pyspark
 
-from ordershop import Shop
-from servers import BrokerProcess, KafkaProcess, wait_until
+from support.ordershop import Shop
+from support.servers import BrokerProcess, KafkaProcess, wait_until
 
 __all__ = ["Driver", "driving", "own_shop", "spark_home"]
 
 DRIVER = """
     import sys
     import headwater as hw
-    from headwater.cli import main
+    from headwater.cli.main import main
     from headwater.config import load
-    from headwater.pipeline import session
+    from headwater.pipeline.spark import session
 
     session.start(load(), import_folder=hw.App.load(sys.argv[1]).folder)
     if sys.stdin.readline():
@@ -35,6 +35,8 @@ DRIVER = """
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 """A driver that lives for seconds gains nothing from the better compiler, nor from compiling its queries."""
 END_S = 120
+STARTS_MAX = 20
+"""A driver that ends again and again will not get better: the test is over."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Driver:
         if self.process is None or self.process.poll() is not None:
             if self.process is not None:
                 _end(self.process)
+            assert self.starts < STARTS_MAX, f"a driver has ended {self.starts} times: {self.said()}"
             self.process, self._standby = self._standby or self._launch(), None
             assert self.process.stdin is not None
             self.process.stdin.write(b"go\n")

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from headwater.client import Client
-from headwater.pipeline.state import Shard, size_of
-from headwater.pipeline.statefile import Place
+from headwater.client.client import Client
+from headwater.pipeline.state.files import Place
+from headwater.pipeline.state.shard import Shard, size_of
 from headwater.result import Chain, Result
-from ordershop import Shop
 from pipeline.told import Published
+from support.ordershop import Shop
 
 __all__ = ["Look", "left", "run_folder"]
 

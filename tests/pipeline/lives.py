@@ -10,9 +10,9 @@ import signal
 import time
 from typing import Protocol
 
-from headwater.pipeline.points import POINTS
+from headwater.pipeline.kill_points import POINTS
 from pipeline.driver import Driver
-from servers import BrokerProcess, KafkaProcess, wait_until
+from support.servers import BrokerProcess, KafkaProcess, wait_until
 
 __all__ = ["IN_DRIVER", "JVM", "KILLS_PER_SEED", "OF_DRIVER", "Life", "Load", "plans"]
 

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from headwater.pipeline.topics import Topics
-from ordershop import Order, Shop, orders
 from pipeline.left import Look, left
 from pipeline.told import complaints
+from support.ordershop import Order, Shop, orders
 
 __all__ = ["OrderLoad"]
 
@@ -18,7 +18,7 @@ class OrderLoad:
 
     app = """
     import headwater as hw
-    from ordershop import Order
+    from support.ordershop import Order
 
     app = hw.App("shop")
     app.stream("orders", Order, key="customer_id", time="at")

@@ -5,7 +5,7 @@ import threading
 from datetime import UTC, datetime
 from typing import Self
 
-from ordershop import Order, Shop
+from support.ordershop import Order, Shop
 
 __all__ = ["Traffic"]
 

@@ -8,23 +8,23 @@ from pyspark.sql import SparkSession
 
 import headwater as hw
 from headwater.config import Settings
-from headwater.errors import UsageError
-from headwater.pipeline.definition import Definition, check
-from headwater.pipeline.prepare import prepare
+from headwater.pipeline.build.prepare import prepare
+from headwater.pipeline.definition import definition
+from headwater.pipeline.definition.definition import Definition
 
 __all__ = ["Click", "Order", "Seen", "User", "declared", "defined", "refusal"]
 
 SETTINGS = Settings(log="kafka://nowhere:9092", partitions=2)
 
 
-class User(hw.Event):
+class User(hw.Row):
     id: int
     name: str
     country: str
     age: int
 
 
-class Order(hw.Event):
+class Order(hw.Row):
     id: int
     user: int
     cents: int
@@ -69,8 +69,4 @@ def defined(
 
 def refusal(before: Definition, now: Definition) -> str:
     """Why a changed view is refused; empty when it continues."""
-    try:
-        check("v", before.parts, now)
-    except UsageError as error:
-        return str(error)
-    return ""
+    return str(definition.refusal("v", before.parts, now) or "")

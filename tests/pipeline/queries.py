@@ -265,11 +265,10 @@ class Group:
 
     def frame(self, inputs: dict[str, DataFrame]) -> DataFrame:
         rows = self.of.frame(inputs)
+        made = {name: getattr(F, function)(column) for name, function, column in self.aggregates}
         if self.ours:
-            made = {name: f"{function}({column})" for name, function, column in self.aggregates}
             return hw.group(rows, self.by, **made)
-        columns = [getattr(F, function)(column).alias(name) for name, function, column in self.aggregates]
-        return rows.groupBy(*self.by).agg(*columns)
+        return rows.groupBy(*self.by).agg(*(column.alias(name) for name, column in made.items()))
 
     def rows(self, history: History) -> Iterator[Row]:
         groups: dict[tuple[Any, ...], list[Row]] = {}

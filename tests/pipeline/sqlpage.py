@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from headwater.declare.refusal import REFUSALS, Refusal
 from headwater.pipeline import refusals
-from headwater.refusal import REFUSALS, Refusal
 
 assert refusals
 

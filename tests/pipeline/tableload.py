@@ -8,14 +8,14 @@ from itertools import count
 from typing import Any
 
 import headwater as hw
-from headwater.errors import Behind, UsageError
+from headwater.declare.schema import key_text
+from headwater.errors import NotReachedError, UsageError
+from headwater.follow.follower import wait
 from headwater.pipeline.topics import Topics
 from headwater.position import Position
-from headwater.schema import key_text
-from headwater.wait import wait
-from ordershop import Shop
 from pipeline.left import left
 from pipeline.told import complaints
+from support.ordershop import Shop
 
 __all__ = ["TableLoad"]
 
@@ -31,18 +31,18 @@ END = "sizes"
 """The view at the end of the chain."""
 
 
-class Customer(hw.Event):
+class Customer(hw.Row):
     customer_id: str
     region: str | None
 
 
-class Order(hw.Event):
+class Order(hw.Row):
     order_id: str
     customer_id: str | None
     cents: int
 
 
-class Rate(hw.Event):
+class Rate(hw.Row):
     land: str
     percent: int
     valid_from: datetime
@@ -82,6 +82,8 @@ class TableLoad:
     """Changes on both sides of three joins, a few at a time."""
 
     app = """
+    from pyspark.sql import functions as F
+
     import headwater as hw
     from pipeline.tableload import Click, Customer, Order, Rate, Sale, Search
 
@@ -98,15 +100,15 @@ class TableLoad:
     def by_region(orders, customers):
         both = hw.join(orders, customers, on="customer_id", how="left")
         last = hw.newest_of(["cents", "order_id"], order="cents", limit=2)
-        return hw.group(both, "region", n=hw.count_of(), cents=hw.sum_of("cents"), last=last)
+        return hw.group(both, "region", n=F.count("*"), cents=F.sum("cents"), last=last)
 
 
     @app.view(key="n")
     def sizes(by_region):
-        return hw.group(by_region, "n", regions=hw.count_of(), cents=hw.sum_of("cents"))
+        return hw.group(by_region, "n", regions=F.count("*"), cents=F.sum("cents"))
 
 
-    @app.view(key="sale_id", late=hw.correct("2 days"))
+    @app.view(key="sale_id", late=hw.late.correct("2 days"))
     def taxed(sales, rates):
         found = hw.enrich(sales, rates, on="land", as_of="at", valid="valid_from")
         return found.select("sale_id", "land", "percent")
@@ -171,7 +173,7 @@ class TableLoad:
         ends = Topics(self._shop.bootstrap).ends(CHAIN)
         try:
             wait(END, Position(ends), WAIT_S, log=self._shop.settings)
-        except (Behind, UsageError):  # or there are no results yet
+        except (NotReachedError, UsageError):  # or there are no results yet
             return False
         if self._shop.table(END) != (right := self.answers()[END]):
             self._early.append(f"after {dict(self._sent)}: {self._shop.table(END)} instead of {right}")

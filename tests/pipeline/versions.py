@@ -37,7 +37,7 @@ TEXTS = ("a b,c", "b c", "a,b c", "c,a")
 COUNTRIES = ("de", "fr", "us")
 
 
-class User(hw.Event):
+class User(hw.Row):
     id: int
     country: str
     age: int
@@ -45,7 +45,7 @@ class User(hw.Event):
     text: str
 
 
-class Order(hw.Event):
+class Order(hw.Row):
     id: int
     user: int
     cents: int

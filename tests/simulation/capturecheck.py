@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from headwater.capture.ledger import State
+from headwater.capture.state import State
 from headwater.record import Record
-from simulation.database import ANEW, Change, Database, Row, position
+from simulation.database import RESTART, Change, Database, Row, position
 from simulation.ground import HOUR_S, Ground
 from simulation.model import Wrong
 from simulation.world import Loop
@@ -81,7 +81,7 @@ class Readers(Ground):
         while True:
             self.supervise()
             state = await self.state()
-            now = None if state.position in {None, ANEW} else position(state.position)
+            now = None if state.position in {None, RESTART} else position(state.position)
             complete = now is not None and not now.again and not now.asked and len(now.tables) == len(TABLES)
             if complete and now.at >= wanted:
                 return

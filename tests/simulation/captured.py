@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from headwater.capture import kept
-from headwater.capture.control import Command, send
-from headwater.capture.feed import Feed, restart
-from headwater.capture.standing import come_back, leave
-from headwater.errors import Fenced, MachineError
+from headwater.capture.loop import lifecycle, newest_rows
+from headwater.capture.loop.control import send
+from headwater.capture.loop.feed import Feed
+from headwater.capture.loop.lifecycle import restart
+from headwater.capture.messages import Command
+from headwater.errors import FencedError, MachineError
 from simulation.actors import Actor
 from simulation.capturecheck import NAME, TABLES, Readers
-from simulation.database import ANEW, Change, Row, Script
+from simulation.database import RESTART, Change, Row, Script
 from simulation.ground import ADDRESS, DAY_S, HOUR_S
 from simulation.world import Loop
 
@@ -77,7 +78,7 @@ class Captured(Readers):
         self.feeds: list[tuple[Actor, Feed, threading.Event]] = []
         self.removed = False
         self.values = 0
-        self._patch = mock.patch.object(kept, "LOCKED_S", 0.0)
+        self._patch = mock.patch.object(newest_rows, "LOCKED_S", 0.0)
         self._patch.start()
 
     def end(self) -> None:
@@ -122,7 +123,7 @@ class Captured(Readers):
     def supervise(self) -> None:
         """One runs, unless it was removed; what ended has ended for a reason."""
         for actor, _, _ in self.feeds:
-            if not isinstance(actor.error, Fenced):
+            if not isinstance(actor.error, FencedError):
                 self.failed(actor)
         self.feeds = [each for each in self.feeds if each[0].alive]
         if not self.feeds and not self.removed:
@@ -134,7 +135,7 @@ class Captured(Readers):
             actor = self.hub.start("operator", function, *args)
             async with asyncio.timeout(HOUR_S):
                 await actor.done
-            if not isinstance(actor.error, Fenced | MachineError):
+            if not isinstance(actor.error, FencedError | MachineError):
                 break
         self.failed(actor)
 
@@ -312,19 +313,19 @@ class Captured(Readers):
         """It leaves the database, and comes back."""
         self.supervise()
         self.removed = True
-        await self.operate(leave, ADDRESS, NAME, ANEW)
+        await self.operate(lifecycle.remove, ADDRESS, NAME, RESTART)
         await self.traffic()
         await asyncio.sleep(self.chance.choice((1, 60, HOUR_S)))
         await self.until(lambda: not any(actor.alive for actor, _, _ in self.feeds), HOUR_S, "it ends")
         self.supervise()
-        await self.operate(come_back, ADDRESS, NAME)
+        await self.operate(lifecycle.add, ADDRESS, NAME)
         self.removed = False
         self.supervise()
 
     async def step_begin_again(self) -> None:
         """`headwater capture snapshot NAME`: who runs is shut out."""
         await self.interrupted()
-        await self.operate(restart, ADDRESS, NAME, ANEW)
+        await self.operate(restart, ADDRESS, NAME, RESTART)
         await self.traffic(1)  # with its next commit it learns that it is shut out
         await self.some_time(self.chance.choice((0, 30)))
 

@@ -5,8 +5,8 @@
         client = Client("life:9092")                     # headwater.client.Client, consumer(), producer(), admin()
         producer = transactions("life:9092", "name")     # the real BulkProducer, on simulated connections
 
-Only the classes of confluent_kafka (``Consumer``, ``Producer``, ``AdminClient``) and ``headwater.bulk.connection.Connection`` are replaced. Requests are
-encoded, handled by the real handlers and decoded (tests/protocol.py). ``broker()`` gives None while the broker is down: callers get KafkaException with
+Only the classes of confluent_kafka (``Consumer``, ``Producer``, ``AdminClient``) and ``headwater.client.bulk.connection.BrokerConnection`` are replaced. Requests are
+encoded, handled by the real handlers and decoded (tests/support/protocol.py). ``broker()`` gives None while the broker is down: callers get KafkaException with
 ``_TRANSPORT``, ``_ALL_BROKERS_DOWN`` or ``_TIMED_OUT``, and MachineError of `Transactions`. A broker that is replaced by another object has lost all
 connections; a life that crashes its broker cancels all tasks but those in ``hub.tasks``. ``network.slow`` and ``network.losses`` make the network worse.
 
@@ -26,11 +26,11 @@ from unittest import mock
 
 from confluent_kafka import KafkaError, KafkaException
 
-from headwater import client
-from headwater.bulk import cluster
+from headwater.client import client
+from headwater.client.bulk import cluster
+from headwater.client.partitioner import murmur2
 from headwater.errors import ErrorCode
 from headwater.log.broker import Broker
-from headwater.partition import murmur2
 from headwater.record import Record, encode_batch
 from simulation import network as networks
 from simulation.actors import Hub, current_hub
@@ -65,7 +65,7 @@ def simulated(
             mock.patch.object(client, "Consumer", Consumer),
             mock.patch.object(client, "Producer", Producer),
             mock.patch.object(client, "AdminClient", AdminClient),
-            mock.patch.object(cluster, "Connection", Connection),
+            mock.patch.object(cluster, "BrokerConnection", Connection),
         ):
             yield hub, network
     finally:
@@ -79,7 +79,7 @@ class Answer(Future):
     """A future of the admin client: an actor that waits for it lets virtual time pass."""
 
     open: ClassVar[set["Answer"]] = set()
-    """Those of the life; none is left when it ends, as `headwater.sink.topics` waits for them when the process does."""
+    """Those of the life; none is left when it ends, as `headwater.client.topic_watch` waits for them when the process does."""
 
     def __init__(self, task: asyncio.Task) -> None:
         super().__init__()

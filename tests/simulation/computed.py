@@ -9,14 +9,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from headwater.graph import Stream
-from headwater.pipeline import source, split
-from headwater.pipeline.differing import NO_ROWS, ORDER, PUBLISH, Appending, Differing
-from headwater.pipeline.keyed import Count
-from headwater.pipeline.operator import FILE, OBSERVED, Logic, Plan, answers, arrow
-from headwater.pipeline.ready import Ready
-from headwater.pipeline.time import TICKS
+from headwater.declare.spec import Stream
+from headwater.pipeline.operator.building import OBSERVED
+from headwater.pipeline.operator.count_latest import Count
+from headwater.pipeline.operator.logic import Logic
+from headwater.pipeline.operator.messages import Plan
+from headwater.pipeline.operator.shell import FILE, answers, to_arrow
+from headwater.pipeline.output.changed_rows import NO_ROWS, ORDER, PUBLISH, AppendedRows, ChangedRows
+from headwater.pipeline.output.complete_rows import CompleteRows
+from headwater.pipeline.time import late_split
+from headwater.pipeline.wire.wire import INVALID
 from headwater.record import Record
+from headwater.result import TICKS
 from simulation.query import Rows
 
 __all__ = ["COUNTED", "WINDOW_US", "Computing", "parsed", "rows_of"]
@@ -95,7 +99,7 @@ class Computing:
         counts = {"records": len(found) - len(events), "valid": len(events)}
         if self._judge is None:
             self._kept += events
-            self.seen[f"{source.INVALID} {stream.name}"] = counts
+            self.seen[f"{INVALID} {stream.name}"] = counts
             return
         late = [event for event in events if event.time_us < self._judge.late_us]
         self._kept += [event for event in events if event.time_us >= self._judge.late_us]
@@ -106,14 +110,14 @@ class Computing:
         heard: dict[str, Any] = {"late": len(late), "kept": len(events) - len(late)}
         if not self._judge.horizon_us:
             times = {str(n): greatest.get(n) for n in range(self._judge.places(stream))}
-            self.seen[f"{source.INVALID} {stream.name}"] = counts | heard | times
+            self.seen[f"{INVALID} {stream.name}"] = counts | heard | times
             return
         notes = json.dumps({f"{stream.name}/{place}": at for place, at in greatest.items()})
         straggling = [e for e in events if self._judge.late_us <= e.time_us < self._plan.watermark]
         named = [f"{event.partition}@{event.offset}" for event in straggling]
         heard |= {"notes": [notes], "stragglers": len(straggling), "named": named}
-        self.seen[f"{source.INVALID} {stream.name}"] = counts
-        self.seen[f"{split.HEARD} {stream.name}"] = heard
+        self.seen[f"{INVALID} {stream.name}"] = counts
+        self.seen[f"{late_split.HEARD} {stream.name}"] = heard
 
     def work(self) -> None:
         """One attempt of the tasks."""
@@ -121,18 +125,18 @@ class Computing:
         match self._name:
             case "counts" | "ready":
                 rows = self._windows()
-                logic: Logic = Ready() if self._name == "ready" else Differing()
+                logic: Logic = CompleteRows() if self._name == "ready" else ChangedRows()
             case "totals":
-                rows, logic = self._totals(), Differing()
+                rows, logic = self._totals(), ChangedRows()
             case "newest":
-                logic = Differing()
+                logic = ChangedRows()
                 rows = [
                     {"_key": key, "_value": value, ORDER: event.offset}
                     for event in self._kept
                     for key, value in [rows_of("newest", event.key, event.time_us)]
                 ]
             case _:
-                logic = Appending()
+                logic = AppendedRows()
                 rows = [
                     {"_key": key, "_value": value}
                     for event in self._kept
@@ -200,4 +204,4 @@ class Computing:
         for number in range(shards):  # a task has one shard, or several
             mine = table.filter(pc.equal(table.column("_shard"), number))
             if mine.num_rows:
-                yield from answers(name, logic, mine.to_batches(), self._plan, arrow(kind))
+                yield from answers(name, logic, mine.to_batches(), self._plan, to_arrow(kind))

@@ -41,7 +41,7 @@ class _Reading:
 
 
 class Consumer:
-    """Belongs to one actor; made by ``headwater.client.consumer``."""
+    """Belongs to one actor; made by ``headwater.client.client.consumer``."""
 
     def __init__(self, options: dict[str, Any], logger: object = None) -> None:  # noqa: ARG002
         self._hub, self._link = current_hub(), Link()

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headwater.capture import envelope
-from headwater.capture.control import Command, Notice
-from headwater.capture.envelope import UNAVAILABLE, Around
+from headwater.capture.envelope import UNAVAILABLE, EventContext
+from headwater.capture.messages import Command, Notice
 from headwater.capture.source import Columns, Part, Partial, Record, Unsent
-from headwater.errors import Away, CaptureError
+from headwater.errors import CaptureError, UnavailableError
 from simulation.actors import current_hub
 
-__all__ = ["ANEW", "Change", "Database", "Position", "Row", "Script", "Transaction"]
+__all__ = ["RESTART", "Change", "Database", "Position", "Row", "Script", "Transaction"]
 
-ANEW = "anew"
+RESTART = "restart"
 """The position at which all tables begin again."""
 IDLE_S = 0.9
 BIG = {"big": (25, -1)}
@@ -123,7 +123,7 @@ class Script:
 
     def read(self, position_text: str | None) -> Iterator[Part]:
         self._here()
-        again = position_text == ANEW
+        again = position_text == RESTART
         if position_text is None or again:
             begun = Position(self._database.lsn, {}, tuple(self._database.rows) if again else ())
         else:
@@ -137,13 +137,13 @@ class Script:
 
     def confirm(self, position_text: str) -> None:
         self._hub.check()
-        if position_text != ANEW:
+        if position_text != RESTART:
             self._database.confirm(position(position_text).at)
 
     def close(self) -> None:
         self._hub.check()
 
-    def asked(self, position_text: str, command: Command) -> str:
+    def with_snapshot(self, position_text: str, command: Command) -> str:
         now = position(position_text)
         if command.table not in self._database.rows:
             raise CaptureError(f"there is no table {command.table}")
@@ -168,11 +168,15 @@ class Script:
         """A round trip to the database."""
         self._hub.nap(self._chance.choice((0, 0, 0.01)))
         if self._database.away:
-            raise Away("the database does not answer")
+            raise UnavailableError("the database does not answer")
 
-    def _around(self, table: str, lsn: int, number: int, at_ms: int, *, snapshot: bool = False) -> Around:
+    def _context(
+        self, table: str, lsn: int, number: int, at_ms: int, *, snapshot: bool = False
+    ) -> EventContext:
         source = {"lsn": lsn, "n": number, "table": table, "snapshot": snapshot}
-        return Around(f"{self._name}.{table}", msgspec.json.encode(source).decode(), envelope.stamp(), at_ms)
+        return EventContext(
+            f"{self._name}.{table}", msgspec.json.encode(source).decode(), envelope.stamp(), at_ms
+        )
 
     def _snapshot(self, now: Position) -> Iterator[Part]:
         """The tables that have none yet, each as of the moment in which it begins; then the stream."""
@@ -182,14 +186,14 @@ class Script:
             self._here()
             lsn = self._database.lsn
             rows = list(self._database.as_of(lsn)[table].items())
-            around = self._around(table, lsn, 1 << 30, 0, snapshot=True)
+            context = self._context(table, lsn, 1 << 30, 0, snapshot=True)
             if table in now.again:
-                yield Part([envelope.truncated(around)], None, (around,))
+                yield Part([envelope.truncate_event(context)], None, (context,))
             while rows:
                 self._here()
                 some, rows = rows[:3], rows[3:]
-                made = [envelope.created(around, _key(key), _row(row), "r") for key, row in some]
-                columns = Columns(around.topic, [r.key for r in made], [r.value for r in made], 0)
+                made = [envelope.create_event(context, _key(key), _row(row), "r") for key, row in some]
+                columns = Columns(context.topic, [r.key for r in made], [r.value for r in made], 0)
                 yield Part(columns if self._chance.random() < 0.5 else made, None)
             left = tuple(each for each in now.again if each != table)
             now = msgspec.structs.replace(now, tables=now.tables | {table: lsn}, again=left)
@@ -226,9 +230,9 @@ class Script:
     def _beside(self, now: Position) -> Iterator[Part]:
         """Rows that were asked for, as of the place in the stream."""
         table, name = now.asked[0]
-        around = self._around(table, now.at, 1 << 30, 0, snapshot=True)
+        context = self._context(table, now.at, 1 << 30, 0, snapshot=True)
         rows = self._database.as_of(now.at)[table] if now.tables[table] <= now.at else {}
-        made = [envelope.created(around, _key(key), _row(row), "r") for key, row in rows.items()]
+        made = [envelope.create_event(context, _key(key), _row(row), "r") for key, row in rows.items()]
         now = msgspec.structs.replace(now, asked=now.asked[1:])
         yield Part(made, now.text())
         at_ms = self._hub.clock.now_ms()
@@ -239,29 +243,29 @@ class Script:
         made: list[Record] = []
         for number, change in enumerate(transaction.changes):
             if transaction.lsn > now.tables[change.table]:
-                around = self._around(change.table, transaction.lsn, number, transaction.at_ms)
-                made += _made(around, change, transaction.lsn)
+                context = self._context(change.table, transaction.lsn, number, transaction.at_ms)
+                made += _made(context, change, transaction.lsn)
         return made
 
 
-def _made(around: Around, change: Change, lsn: int) -> list[Record]:
+def _made(context: EventContext, change: Change, lsn: int) -> list[Record]:
     key = _key(change.key)
     if change.op == "t":
-        return [envelope.truncated(around)]
+        return [envelope.truncate_event(context)]
     if change.op == "c":
-        return [envelope.created(around, key, _row(change.after))]
+        return [envelope.create_event(context, key, _row(change.after))]
     if change.op == "d":
-        return list(envelope.deleted(around, key, _row(change.before)))
+        return list(envelope.delete_events(context, key, _row(change.before)))
     old = None if change.old_key is None else _key(change.old_key)
     before = _row(change.before)
     if change.touches_big:
-        return envelope.updated(around, key, before, _row(change.after), old)
-    records = envelope.updated(around, key, before, _row(change.after, unsent=True), old)
+        return envelope.update_events(context, key, before, _row(change.after), old)
+    records = envelope.update_events(context, key, before, _row(change.after, unsent=True), old)
 
     def completed(values: Mapping[str, bytes]) -> bytes:
         big = values.get("big", UNAVAILABLE.encode()).decode("latin-1")
         after = _row(change.after, big=big)
-        return envelope.updated(around, key, before, after, old)[-1].value
+        return envelope.update_events(context, key, before, after, old)[-1].value
 
     unsent = Unsent(BIG, None if old is None else old.encode(), (str(change.key),), lsn, completed)
     return [*records[:-1], Partial.of(records[-1], unsent)]

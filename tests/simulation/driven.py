@@ -1,6 +1,6 @@
 """A life of views: the real driver on a scripted engine, through hours of faults, against a model that knows every record.
 
-    driver   Runner, Publisher, Progress, Hearing, Follow, Pace, Rebuild as they are, with state files on a real disk
+    driver   Runner, Publisher, RunResults, InputTimes, Follow, Pace, Rebuild as they are, with state files on a real disk
     engine   `engine.Scripted` in Spark's place
     log      the real broker in virtual time (`ground.Ground`), which is killed and loses its power with the machine
 
@@ -12,15 +12,15 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from headwater.app import App
 from headwater.config import Settings
-from headwater.errors import Behind, Fenced, MachineError, UsageError
-from headwater.operate.rebuild import Rebuild
-from headwater.pipeline.points import POINTS, SWAP_POINTS
-from headwater.pipeline.runner import Runner
+from headwater.declare.app import App
+from headwater.errors import FencedError, MachineError, NotReachedError, UsageError
+from headwater.follow.follower import wait
+from headwater.operate.views.rebuild import Rebuild
+from headwater.pipeline.kill_points import POINTS, SWAP_POINTS
+from headwater.pipeline.run.runner import Runner
 from headwater.position import Position
 from headwater.result import Result
-from headwater.wait import wait
 from simulation.ending import ending, is_defect
 from simulation.engine import Moods, Scripted
 from simulation.ground import ADDRESS, HOUR_S, play
@@ -160,7 +160,7 @@ class Driven(Traffic):
         self.graph = self.app.graph()
         self.settings = Settings(
             log=f"kafka://{ADDRESS}",
-            store=f"sqlite:{self.machine.folder}/views",
+            view_tables=f"sqlite:{self.machine.folder}/views",
             partitions=2,
             trigger_ms=2000,
             pace_records=60,
@@ -202,9 +202,9 @@ class Driven(Traffic):
 
     def judge(self, process: Process) -> None:
         match process.error:
-            case None | MachineError() | Behind():
+            case None | MachineError() | NotReachedError():
                 return
-            case Fenced():
+            case FencedError():
                 if not self.rivals:
                     raise Wrong(f"{process.name} was fenced by nobody")
             case UsageError() if self.excused(process):

@@ -13,14 +13,17 @@ from unittest import mock
 
 import msgspec
 
-from headwater.operate import rebuild
-from headwater.pipeline import late, publish
-from headwater.pipeline.attention import Attention, When
-from headwater.pipeline.checkpoint import Checkpoint
-from headwater.pipeline.durable import Durable
-from headwater.pipeline.hearing import Hearing
-from headwater.pipeline.progress import Progress, columns
-from headwater.pipeline.publish import Publisher
+from headwater.operate.views import rebuild
+from headwater.pipeline.engine.checkpoint import Checkpoint
+from headwater.pipeline.engine.checkpoint_sync import Durable
+from headwater.pipeline.output.changed_rows import PUBLISH
+from headwater.pipeline.run import late_records, state_files
+from headwater.pipeline.run.publisher import Publisher
+from headwater.pipeline.run.results import RunResults, columns
+from headwater.pipeline.run.side_records import encode
+from headwater.pipeline.run.view_time import ViewTime
+from headwater.pipeline.time.attention import Attention, When
+from headwater.pipeline.time.input_times import InputTimes
 
 __all__ = ["DRIVER_MUTATIONS", "STEPS", "mutated"]
 
@@ -31,72 +34,72 @@ def _when(self: Attention, planned_ms: int, since_ms: int) -> When:
 
 
 def _publish_result_after(
-    self: Progress, result: Any, records: Any, too_late: Any = (), failures: Any = ()
+    self: RunResults, result: Any, records: Any, too_late: Any = (), failures: Any = ()
 ) -> Any:
     """The rows are committed, and then the result."""
     with self._transaction():
         self._produce(records)
-        for keys, values in columns((each.key.encode(), msgspec.json.encode(each)) for each in too_late):
-            self._producer.send(late.topic(self._topic), keys, values)
+        for keys, values in columns(map(encode, too_late)):
+            self._producer.send(late_records.topic(self._topic), keys, values)
         reached = self._producer.flush()
     outputs = {partition: end for (name, partition), end in reached.items() if name == self._topic}
     known = self.last.outputs if self.last else {}
     result = msgspec.structs.replace(result, outputs=known | outputs)
     with self._transaction():
         self._produce_result(result)
-    self.results[result.batch] = result
+    self.by_batch[result.batch] = result
     return result
 
 
-published = Progress.publish
+published = RunResults.publish
 
 
 def _publish_late_first(
-    self: Progress, result: Any, records: Any, too_late: Any = (), failures: Any = ()
+    self: RunResults, result: Any, records: Any, too_late: Any = (), failures: Any = ()
 ) -> Any:
     """Late records have a transaction of their own."""
     found = list(too_late)
     if found:
         with self._transaction():
-            for keys, values in columns((each.key.encode(), msgspec.json.encode(each)) for each in found):
-                self._producer.send(late.topic(self._topic), keys, values)
+            for keys, values in columns(map(encode, found)):
+                self._producer.send(late_records.topic(self._topic), keys, values)
     return published(self, result, records)
 
 
-def _plan_all_silent(self: Hearing, stretch: Any, planned: When) -> int:
+def _plan_all_silent(self: InputTimes, stretch: Any, planned: When) -> int:
     for place in list(self.known):
         self.silence(place, planned.earliest_ms)
     return planned_by(self, stretch, planned)
 
 
-planned_by = Hearing.plan
+planned_by = InputTimes.plan
 
 
 def _swap_from_before(self: rebuild.Rebuild, run: str, say: Any) -> Any:
     """What the old run has published between the last look and the fence is not looked at."""
-    old = self._seen()
-    progress = Progress(self._topics, self._view.name, old.run, self._clock)
+    old = self._visible()
+    progress = RunResults(self._topics, self._view.name, old.run, self._clock)
     try:
         progress.take_over()
         after = self._last(run)
         rows = rebuild.differences(self._published(old), self._published(after))
-        return progress.publish(self._made(old, after), columns(rows), self._left_out(run))
+        return progress.publish(self._visible_result(old, after), columns(rows), self._left_out(run))
     finally:
         progress.close()
 
 
-def _complete(self: Publisher, before: Any, watermark: int, _: Any) -> int | None:
+def _complete(self: ViewTime, before: Any, watermark: int, _: Any) -> int | None:
     if self._prepared.inputs:
-        return self._passed(before).get(publish.PUBLISH, watermark)
+        return self.input_watermarks(before).get(PUBLISH, watermark)
     return None
 
 
 def _move_ahead(self: Publisher) -> None:
     if self._query is not None and self._last.watermark is not None:
-        self._engine.forget(self._query, self._hearing.ahead() + 10_000_000)
+        self._engine.forget(self._query, self._time.inputs.ahead() + 10_000_000)
 
 
-placed = publish.places
+placed = state_files.places
 
 
 def _places(checkpoint: Checkpoint, copies: Path, operators: Any, generation: str) -> Any:
@@ -121,19 +124,22 @@ def _entries(_new: Any, shard: Any, _old: Any) -> Iterator[tuple[bytes, bytes]]:
 
 DRIVER_MUTATIONS: dict[str, list[tuple[object, str, object]]] = {
     "a slow batch makes inputs silent": [(Attention, "when", _when)],
-    "inputs with unread records are silent": [(Hearing, "plan", _plan_all_silent)],
-    "a result has a transaction of its own": [(Progress, "publish", _publish_result_after)],
-    "late records have a transaction of their own": [(Progress, "publish", _publish_late_first)],
-    "a repeated batch is published again": [(Progress, "repeated", _false)],
-    "a rebuild swaps before it has caught up": [(rebuild, "behind", _none)],
+    "inputs with unread records are silent": [(InputTimes, "plan", _plan_all_silent)],
+    "a result has a transaction of its own": [(RunResults, "publish", _publish_result_after)],
+    "late records have a transaction of their own": [(RunResults, "publish", _publish_late_first)],
+    "a repeated batch is published again": [(RunResults, "repeated", _false)],
+    "a rebuild swaps before it has caught up": [(rebuild, "records_between", _none)],
     "a rebuild takes the rows from before the fence": [(rebuild.Rebuild, "_swap", _swap_from_before)],
     "a swap begins revisions again": [(rebuild, "taken_over", _entries)],
-    "a swap leaves copies of state as they are": [(publish, "places", _places), (rebuild, "places", _places)],
-    "state files go one version too early": [(publish, "VERSIONS_KEPT", 1)],
+    "a swap leaves copies of state as they are": [
+        (state_files, "places", _places),
+        (rebuild, "places", _places),
+    ],
+    "state files go one version too early": [(state_files, "VERSIONS_KEPT", 1)],
     "the checkpoint is not synced before the transaction": [(Durable, "sync", _nothing)],
     "the engine forgets by the watermark to come": [(Publisher, "_move_spark", _move_ahead)],
-    "drivers that start at once do not fence each other": [(Progress, "_claim_first", _nothing)],
-    "rows that wait for a tick count as published": [(Publisher, "_complete", _complete)],
+    "drivers that start at once do not fence each other": [(RunResults, "_claim_first", _nothing)],
+    "rows that wait for a tick count as published": [(ViewTime, "complete", _complete)],
 }
 """What of the driver is replaced by what."""
 STEPS: dict[str, tuple[str, ...]] = {

@@ -11,7 +11,7 @@ HARNESS = "the simulator itself failed"
 TESTS = Path(__file__).parent.parent
 PRODUCT = TESTS.parent / "src"
 MISTAKES = (AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""What wrong code raises. Faults that the simulator plays (OSError, Away, Refused) are meant: to let one escape is a defect."""
+"""What wrong code raises. Faults that the simulator plays (OSError, UnavailableError, RequestError) are meant: to let one escape is a defect."""
 
 
 def ending(error: BaseException) -> str:

@@ -23,17 +23,19 @@ from typing import Any, NamedTuple
 
 from pyspark.errors import PySparkException
 
-from headwater.graph import VIEW_GROUP, Graph, Stream, View
-from headwater.late import duration_us
-from headwater.pace import batch_records
-from headwater.pipeline import split
-from headwater.pipeline.definition import Definition
-from headwater.pipeline.differing import PUBLISH
-from headwater.pipeline.engine import Computed, Launch, Prepared
-from headwater.pipeline.layout import WAITING
-from headwater.pipeline.observed import Observed
-from headwater.pipeline.operator import Plan
-from headwater.pipeline.time import FUTURE_US, Input
+from headwater.declare.duration import duration_us
+from headwater.declare.graph import Graph
+from headwater.declare.spec import VIEW_GROUP, Stream, View
+from headwater.follow.pace import batch_records
+from headwater.pipeline.build.prepare import Prepared
+from headwater.pipeline.definition.definition import Definition
+from headwater.pipeline.engine.engine import Computed, Launch
+from headwater.pipeline.engine.observed import Observed
+from headwater.pipeline.operator.messages import Plan
+from headwater.pipeline.output.changed_rows import PUBLISH
+from headwater.pipeline.state.layouts import WAITING
+from headwater.pipeline.time import late_split
+from headwater.pipeline.time.watermark import FUTURE_US, Input
 from headwater.pipeline.topics import Positions
 from headwater.record import CONTROL, TRANSACTIONAL, BatchHeader, Record, open_batch, whole_batches
 from simulation.answers import failed, insist
@@ -61,7 +63,7 @@ class Moods:
     """Hears of files that were renamed into place, and are not synced."""
 
 
-class Judge(split.Judge):
+class Judge(late_split.Judge):
     """Tells late rows, by bounds of its own."""
 
     def __init__(self, horizon_us: int, partitions: Mapping[str, int]) -> None:
@@ -69,7 +71,7 @@ class Judge(split.Judge):
         self._partitions, self._places = partitions, {}
         self.late_us = self.future_us = 0
 
-    def tell(self, watermark: int, now_us: int) -> None:
+    def set_bounds(self, watermark: int, now_us: int) -> None:
         self.late_us, self.future_us = watermark - self.horizon_us, now_us + FUTURE_US + 1
 
 
@@ -103,7 +105,7 @@ class Groups:
 
 
 class Scripted:
-    """See `headwater.pipeline.engine.Engine`. Belongs to one process."""
+    """See `headwater.pipeline.engine.engine.Engine`. Belongs to one process."""
 
     def __init__(self, moods: Moods) -> None:
         self.moods = moods

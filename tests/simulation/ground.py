@@ -16,12 +16,12 @@ from pathlib import Path
 from headwater.errors import ErrorCode
 from headwater.log.broker import Broker
 from headwater.record import Record
-from protocol import Client
 from simulation.actors import Actor, Hub
 from simulation.clients import simulated
 from simulation.model import Wrong
 from simulation.network import Network
 from simulation.world import CARETAKER_S, Disk, Loop, TickingLoop, Time, world
+from support.protocol import Client
 
 __all__ = ["ADDRESS", "DAY_S", "HOUR_S", "Ground", "play"]
 

@@ -9,11 +9,11 @@ import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from headwater.errors import ErrorCode, Refused, StorageError
-from headwater.log import index as index_module
+from headwater.errors import ErrorCode, RequestError, StorageError
 from headwater.log.broker import Broker
-from headwater.log.partition import read_all
-from headwater.log.transaction import PREPARED
+from headwater.log.storage import index as index_module
+from headwater.log.storage.partition import read_all
+from headwater.log.transactions.transaction import PREPARED
 from headwater.record import (
     CONTROL,
     TRANSACTIONAL,
@@ -23,10 +23,10 @@ from headwater.record import (
     open_batch,
     reencode_batch,
 )
-from protocol import Client
 from simulation.ending import ending, is_defect
 from simulation.model import Model, Partition, Seen, Sent, Topic, Transaction, Wrong, check_reader, check_time
 from simulation.world import CARETAKER_S, Disk, Loop, Time, world
+from support.protocol import Client
 
 __all__ = ["fails", "live", "play", "script", "shrunk"]
 
@@ -537,7 +537,7 @@ class Life:
         self.disk = disk
         try:
             await self.open()
-        except (StorageError, Refused):
+        except (StorageError, RequestError):
             self.disk._locked.clear()
         else:
             await self.step_work()
@@ -732,7 +732,7 @@ class Life:
             raw, _ = await self.within(
                 self.client.read(topic.name, index, start, committed=False, max_bytes=size)
             )
-        except Refused as refused:
+        except RequestError as refused:
             raise Wrong(f"{topic.name}-{index} cannot be read: {refused}") from refused
         if reached != end:
             raise Wrong(f"{topic.name}-{index}: a committed reader gets to {reached} of {end}")

@@ -12,10 +12,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from headwater.change import Change
-from headwater.errors import Away
-from headwater.sink.origin import known_ms
-from headwater.sink.rows import check_offset
-from headwater.sink.store import Batch, Feed, Poison, Superseded
+from headwater.errors import UnavailableError
+from headwater.sink.claims import NOTHING, Claims, PartitionState, complete_ms
+from headwater.sink.store import Batch, Poison, SinkFeed
 from simulation.actors import current_hub
 
 __all__ = ["Held", "MemoryTarget", "Table"]
@@ -28,6 +27,9 @@ class Held:
     claim: int = 0
     offset: int | None = None
     at_ms: int | None = None
+
+    def state(self) -> PartitionState:
+        return PartitionState(self.claim, NOTHING if self.offset is None else self.offset)
 
 
 @dataclass
@@ -61,58 +63,53 @@ class MemoryTarget:
     def __init__(self, tables: dict[tuple[str, str], Table], *, virtual: bool = True) -> None:
         self._tables, self._virtual = tables, virtual
 
-    def check(self, feed: Feed) -> None:
+    def check(self, feed: SinkFeed) -> None:
         """Takes everything."""
 
-    def open(self, feed: Feed) -> "MemoryStore":
+    def open(self, feed: SinkFeed) -> "MemoryStore":
         table = self._tables.setdefault((feed.sink, feed.topic), Table())
         return MemoryStore(table, feed, virtual=self._virtual)
 
 
 class MemoryStore:
-    """See `headwater.sink.store.Store` and `Dated`."""
+    """See `headwater.sink.store.Store` and `DatedStore`."""
 
-    def __init__(self, table: Table, feed: Feed, *, virtual: bool) -> None:
+    def __init__(self, table: Table, feed: SinkFeed, *, virtual: bool) -> None:
         self._table, self._feed, self._virtual = table, feed, virtual
-        self._claims: dict[int, int] = {}
-        self._left: dict[int, int | None] = {}
+        self._claims = Claims(feed.sink)
         self._begun: dict[int, int] = {}
         self._trip()
 
     def claim(self, partitions: Collection[int]) -> Mapping[int, int]:
         self._trip()
-        found = {}
+        states = {}
         with self._alone():
             for number in partitions:
                 held = self._table.held.setdefault(number, Held())
                 held.claim += 1
-                self._claims[number], self._left[number] = held.claim, held.offset
+                states[number] = held.state()
                 self._begun[number] = self._now_ms() if held.offset is None else 0
-                if held.offset is not None:
-                    found[number] = held.offset
+            offsets = self._claims.take(states)
         self._answer()
-        return found
+        return offsets
 
     def apply(self, batch: Batch) -> None:
         self._trip()
         with self._alone():
             left = self._take(batch)
         self._answer()
-        self._left |= left
+        self._claims.advance(left)
 
-    def _take(self, batch: Batch) -> dict[int, int | None]:
+    def _take(self, batch: Batch) -> dict[int, int]:
         """All of it with its offsets; where that leaves the partitions."""
         table = self._table
         for number in batch.upto:
-            held = table.held.get(number, Held())
-            if number not in self._claims or held.claim != self._claims[number]:
-                raise Superseded(f"partition {number} was taken over")
-            check_offset(self._feed.sink, number, held.offset, self._left[number])
-        fresh = [each for each in batch.changes if each.offset >= (table.held[each.partition].offset or 0)]
+            self._claims.check(number, table.held.get(number, Held()).state())
+        fresh = self._claims.new_changes(batch)
         for change in fresh:
             if change.value is not None and json.loads(change.value).get("bad"):
                 raise Poison(change.partition, change.offset, "the record does not fit: it is bad")
-        times = known_ms(batch, fresh, self._begun, self._now_ms())
+        times = complete_ms(batch, fresh, self._begun, self._now_ms())
         for change in fresh:
             self._write(change)
         for number, upto in batch.upto.items():
@@ -163,7 +160,7 @@ class MemoryStore:
     def _alone(self) -> Iterator[None]:
         """One transaction of the store."""
         if not self._table.lock.acquire(timeout=0.2):
-            raise Away("another transaction holds the store")
+            raise UnavailableError("another transaction holds the store")
         try:
             yield
         finally:
@@ -177,11 +174,11 @@ class MemoryStore:
         if self._virtual:
             current_hub().nap(self._table.chance.choice(self._table.slow_s))
         if self._table.away:
-            raise Away("the store does not answer")
+            raise UnavailableError("the store does not answer")
 
     def _answer(self) -> None:
         """The way back: whoever dies or loses it here does not know that it took effect."""
         if self._virtual:
             current_hub().nap(self._table.chance.choice(self._table.slow_s))
         if self._table.chance.random() < self._table.losses:
-            raise Away("the store did not answer")
+            raise UnavailableError("the store did not answer")

@@ -13,23 +13,28 @@ from unittest import mock
 import msgspec
 from confluent_kafka import TopicPartition
 
-from headwater.capture import ledger
-from headwater.capture.completion import Completion
-from headwater.capture.feed import Feed
-from headwater.capture.forgotten import Forgotten
-from headwater.client import consumer
-from headwater.kafka import fetch, produce
-from headwater.log import compaction, partition, recovery, retention, segment, topic
+from headwater.capture import state as ledger
+from headwater.capture.loop.completion import Completion
+from headwater.capture.loop.feed import Feed
+from headwater.capture.loop.log_writer import LogWriter
+from headwater.capture.loop.row_deletes import RowDeletes
+from headwater.client.client import consumer
+from headwater.door.kafka import fetch, produce
 from headwater.log.broker import Broker
-from headwater.log.commit import Committer, _sync_all
-from headwater.log.coordinator import Transactions
-from headwater.log.offsets import Offsets
-from headwater.log.partition import Partition
-from headwater.log.producer import Producers
+from headwater.log.groups.offsets import Offsets
+from headwater.log.storage import catalog as topic
+from headwater.log.storage import compaction, manifest, partition, recovery, retention, segment, swap
+from headwater.log.storage.closed_segments import ClosedSegments
+from headwater.log.storage.commit import Committer, run_all
+from headwater.log.storage.expiry import Expiry
+from headwater.log.storage.partition import Partition
+from headwater.log.storage.producers import Producers
+from headwater.log.storage.segments import Segments
+from headwater.log.transactions.coordinator import Coordinator
 from headwater.record import CONTROL, BatchHeader, open_batch
-from headwater.sink import loop, origin
-from headwater.sink.loop import Loop
-from headwater.sink.membership import Membership
+from headwater.sink.loop import loop, staleness
+from headwater.sink.loop.batch_writer import BatchWriter
+from headwater.sink.loop.membership import Membership
 
 __all__ = ["MUTATIONS", "kind_of", "mutated"]
 
@@ -49,7 +54,7 @@ def _rewrite_group_without_end(disk, plan, cleaning, group):
                 dropped.add(header.base_offset)
     fresh.file.sync()
     fresh.restore(fresh.summary._replace(end_offset=last.end_offset))
-    return compaction.Rewritten(fresh, group, last.end_offset, frozenset(dropped))
+    return compaction.CompactedSegment(fresh, group, last.end_offset, frozenset(dropped))
 
 
 def _notify(self) -> None:
@@ -61,9 +66,10 @@ async def _run(self) -> None:
     while self._dirty:
         dirty, self._dirty = list(self._dirty), {}
         self._current, self._next = self._next, self._loop.create_future()
-        work = [(each, each.begin_sync()) for each in dirty if not each.offline]
-        for each, outcome in await self._loop.run_in_executor(self._thread, _sync_all, work):
-            each.take_offline(outcome) if isinstance(outcome, OSError) else outcome()
+        begun = [(each, each.begin_sync()) for each in dirty if not each.offline]
+        failures = await self._loop.run_in_executor(self._thread, run_all, [part for _, part in begun])
+        for (each, sync_round), failure in zip(begun, failures, strict=True):
+            each.take_offline(failure) if failure else each.finish_sync(sync_round)
         self._current.set_result(None)
     self._round = None
 
@@ -100,12 +106,10 @@ async def _look_after_all(self) -> None:
 
 
 def _find_time(self, timestamp: int, *, committed: bool = False):
-    for at in range(self.closed.reaching(timestamp), len(self.closed) + 1):
-        if at == len(self.closed) or self.closed.times[at] >= timestamp:
-            found = self._segment(at).find_time(timestamp, 0)
-            if found is not None:
-                return found if self.log_start_offset <= found.offset < self.high_watermark else None
-    return None
+    record = self.segments.find_time(timestamp, 0)
+    if record is None or not self.log_start_offset <= record.offset < self.high_watermark:
+        return None
+    return record
 
 
 def _add(self, header, base_offset: int) -> None:
@@ -115,23 +119,34 @@ def _add(self, header, base_offset: int) -> None:
 self_add = Producers.add
 
 
-def _withdraw_clean(self) -> None:
-    if self._clean:
-        self.disk.rename(self.folder / "manifest", self.folder / "closed")
+def _open_and_leave_the_manifest(self, producers, *, gaps_are_cuts: bool) -> None:
+    listed = manifest.open_listed(self.disk, self.folder, producers)
+    if listed is not None:
+        self.closed, self.active = listed
+        self._listed = True
+        return
+    self._blank = not self.disk.names(self.folder)
+    if not self._blank:
+        swap.finish(self.disk, self.folder)
+        self.closed, self.active = recovery.recover(
+            self.disk, self.folder, producers, gaps_are_cuts=gaps_are_cuts
+        )
 
 
-def _open_clean(self, manifest) -> bool:
-    first, last = segment.Segment(self.disk, self.folder, manifest.bases[0]), manifest.pop()
-    following = segment.Segment(self.disk, self.folder, last.end_offset)
-    if not self.disk.exists(first.path) or (last.size_bytes and self.disk.exists(following.path)):
-        return False
-    active = segment.Segment(self.disk, self.folder, last.base_offset)
-    producers = active.load()
-    if producers is None:
-        return False
-    self.producers.restore(producers)
-    self.closed, self.active, self._clean = manifest, active, True
-    return True
+def _open_listed(disk, folder, producers):
+    segments = ClosedSegments.decode(disk.read(folder / manifest.MANIFEST))
+    if segments is None:
+        return None
+    first, last = segment.Segment(disk, folder, segments.bases[0]), segments.pop()
+    following = segment.Segment(disk, folder, last.end_offset)
+    if not disk.exists(first.path) or (last.size_bytes and disk.exists(following.path)):
+        return None
+    active = segment.Segment(disk, folder, last.base_offset)
+    snapshot = active.load()
+    if snapshot is None:
+        return None
+    producers.restore(snapshot)
+    return segments, active
 
 
 def _index(self):
@@ -169,9 +184,10 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 def _began_now(self, now_ms: int) -> int:
-    if self.active.began_ms == -1:
-        self.active.began_ms = now_ms
-    return self.active.began_ms
+    active = self._segments.active
+    if active.began_ms == -1:
+        active.began_ms = now_ms
+    return active.began_ms
 
 
 def _end_apart(self, state) -> None:
@@ -180,13 +196,13 @@ def _end_apart(self, state) -> None:
     end(self, state)
 
 
-end = Feed._end
+end = LogWriter.commit
 
 
-def _commit_confirmed(self, batch) -> None:
-    if batch.position is not None:
-        self._source.confirm(batch.position)
-    commit(self, batch)
+def _commit_confirmed(self) -> None:
+    if self._writer.batch.position is not None:
+        self._source.confirm(self._writer.batch.position)
+    commit(self)
 
 
 commit = Feed._commit
@@ -212,7 +228,7 @@ def _without_all(self, batch, error, records):
     return msgspec.structs.replace(without(self, batch, error, records), changes=())
 
 
-without = Loop._without
+without = BatchWriter._without
 
 
 def _never(*_: object) -> str:
@@ -232,14 +248,14 @@ MUTATIONS: dict[str, list[tuple[object, str, object]]] = {
         (recovery, "_any_proved", _false),
     ],
     "2 a manifest outlives the start that could not use it": [
-        (Partition, "_withdraw_manifest", _withdraw_clean),
-        (Partition, "_open_clean", _open_clean),
+        (Segments, "open", _open_and_leave_the_manifest),
+        (manifest, "open_listed", _open_listed),
     ],
     "5 a deleted topic leaves its offsets": [(Offsets, "delete_topics", _false)],
     "6 segment.ms counts from the newest record": [
-        (Partition, "active_since_ms", lambda self, _: self.active.max_timestamp)
+        (Expiry, "active_since_ms", lambda self, _: self._segments.active.max_timestamp)
     ],
-    "6 segment.ms counts from the last start": [(Partition, "active_since_ms", _began_now)],
+    "6 segment.ms counts from the last start": [(Expiry, "active_since_ms", _began_now)],
     "8 a failed read under a waiting fetch ends the commits": [
         (Partition, "_notify", _notify),
         (Partition, "_reading", _reading),
@@ -247,11 +263,11 @@ MUTATIONS: dict[str, list[tuple[object, str, object]]] = {
         (fetch, "_is_enough", _is_enough),
     ],
     "9 compaction takes segments that are not synced": [
-        (Partition, "synced_segments", lambda self: len(self.closed)),
+        (Segments, "synced_count", lambda self: len(self.closed)),
         (segment.Segment, "index", property(_index)),
     ],
     "10 an odd batch ends the caretaker": [
-        (compaction, "_opened", _opened_strictly),
+        (compaction, "_open_batch", _opened_strictly),
         (retention.Retention, "look_after_all", _look_after_all),
     ],
     "14 a time before the log start is at no offset": [(Partition, "find_time", _find_time)],
@@ -263,25 +279,27 @@ MUTATIONS: dict[str, list[tuple[object, str, object]]] = {
     ],
     "23 a compacted topic takes records without a key": [(partition, "check_keys", _nothing)],
     "25 offsets of groups are kept for ever": [(Offsets, "expire", _nothing)],
-    "25 transactional ids are kept for ever": [(Transactions, "expire", _nothing)],
+    "25 transactional ids are kept for ever": [(Coordinator, "expire", _nothing)],
     "a short read of a start is the end of the log": [(segment.Segment, "_exactly", _exactly)],
     "a partition that cannot be read stops the start": [(Partition, "__init__", _opens_or_stops)],
     "a failed read is not answered": [(Partition, "_reading", _reading)],
-    "captures: the position is committed after the records": [(Feed, "_end", _end_apart)],
+    "captures: the position is committed after the records": [(LogWriter, "commit", _end_apart)],
     "captures: the database may forget before the log has it": [(Feed, "_commit", _commit_confirmed)],
-    "captures: large values that an update leaves out stay out": [(Completion, "through", _as_they_are)],
+    "captures: large values that an update leaves out stay out": [(Completion, "complete", _as_they_are)],
     "captures: the state is read with what was given up": [(ledger, "consumer", _uncommitted)],
-    "captures: a command is obeyed again": [(Feed, "_end", _end_without_control)],
-    "captures: rows stay that a truncate has taken": [(Forgotten, "through", _as_they_are)],
-    "captures: a compacted topic is sent a truncate": [(Feed, "_is_compacted", _false)],
+    "captures: a command is obeyed again": [(LogWriter, "commit", _end_without_control)],
+    "captures: rows stay that a truncate has taken": [(RowDeletes, "insert", _as_they_are)],
+    "captures: a compacted topic is sent a truncate": [(LogWriter, "is_compacted", _false)],
     "captures: a log that is away while the state is read ends it": [(ledger, "_bounds", _raw_bounds)],
-    "captures: one that was overtaken asks for a new snapshot": [(Feed, "_alone", Feed._attempt)],
+    "captures: one that was overtaken asks for a new snapshot": [(Feed, "_was_overtaken", _false)],
     "sinks: rows of a topic that was made again stay": [(loop, "outdated", _never)],
-    "sinks: deletions that the log has forgotten are not looked for": [(origin, "_tombstones_ms", _nothing)],
-    "sinks: a record that no store takes is dropped": [(Loop, "_bury", _nothing)],
+    "sinks: deletions that the log has forgotten are not looked for": [
+        (staleness, "_tombstones_ms", _nothing)
+    ],
+    "sinks: a record that no store takes is dropped": [(BatchWriter, "_bury", _nothing)],
     "sinks: markers at the end of a partition are not passed": [(Membership, "ended", _false)],
     "sinks: a store that was restored is not asked": [(loop, "SEEN_S", 1e12)],
-    "sinks: one bad record takes its batch with it": [(Loop, "_without", _without_all)],
+    "sinks: one bad record takes its batch with it": [(BatchWriter, "_without", _without_all)],
 }
 
 

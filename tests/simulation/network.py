@@ -2,7 +2,7 @@
 
 ``Network``     the way to the life's broker; latencies and losses by the seed
 ``Link``        one client's questions: ConnectionError when the broker is away or dies before its answer is here
-``Connection``  takes the place of ``headwater.bulk.connection.Connection``: several requests on their way, answers in order
+``Connection``  takes the place of ``headwater.client.bulk.connection.BrokerConnection``: several requests on their way, answers in order
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from headwater.bulk.connection import ANSWER_S, VERSIONS
-from headwater.kafka.codec import Message, layout
+from headwater.client.bulk.connection import ANSWER_S, VERSIONS
 from headwater.log.broker import Broker
-from protocol import Client, build
+from headwater.protocol.kafka.codec import Message, layout
 from simulation.actors import Actor, Hub, current_hub
+from support.protocol import Client, build
 
 __all__ = ["Connection", "Link", "Network", "current_network"]
 
@@ -100,7 +100,7 @@ class Link:
 
 
 class Connection:
-    """See `headwater.bulk.connection.Connection`: OSError when it is lost."""
+    """See `headwater.client.bulk.connection.BrokerConnection`: OSError when it is lost."""
 
     def __init__(self, _access: object, _host: str, _port: int, timeout_s: float) -> None:
         self._hub = current_hub()

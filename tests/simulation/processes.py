@@ -17,11 +17,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from headwater import client
-from headwater.pipeline import durable, points, publish, state, statecopy, ticks
-from headwater.pipeline import time as times
-from headwater.pipeline.checkpoint import Checkpoint
-from headwater.pipeline.durable import PARTS
+from headwater.client import client
+from headwater.pipeline import kill_points
+from headwater.pipeline.engine import checkpoint_sync
+from headwater.pipeline.engine.checkpoint import Checkpoint
+from headwater.pipeline.engine.checkpoint_sync import PARTS
+from headwater.pipeline.run import state_files
+from headwater.pipeline.state import copies, shard
+from headwater.pipeline.time import ticks
+from headwater.pipeline.time import watermark as times
 from simulation.actors import Actor, Hub, current_hub
 from simulation.clients import AdminClient, Answer, Producer
 
@@ -152,14 +156,14 @@ class Machine:
         with ExitStack() as patched:
             enter = patched.enter_context
             enter(mock.patch.object(threading, "Thread", Thread))
-            enter(mock.patch.object(durable, "_sync", self._sync))
+            enter(mock.patch.object(checkpoint_sync, "_sync", self._sync))
             enter(mock.patch.object(os, "fsync"))
             enter(mock.patch.object(times, "TICK_PARTITIONS", TICK_PARTITIONS))
-            enter(mock.patch.object(state, "CHAIN_FILES_MAX", CHAIN_FILES_MAX))
-            enter(mock.patch.object(points, "_meet", self._meet))
+            enter(mock.patch.object(shard, "CHAIN_FILES_MAX", CHAIN_FILES_MAX))
+            enter(mock.patch.object(kill_points, "_meet", self._meet))
             enter(mock.patch.dict(os.environ, {"CRASH_FILE": "/"}))
-            enter(mock.patch.object(publish, "names", self._slowly(publish.names)))
-            enter(mock.patch.object(publish, "remove", self._slowly(publish.remove)))
+            enter(mock.patch.object(state_files, "names", self._slowly(state_files.names)))
+            enter(mock.patch.object(state_files, "remove", self._slowly(state_files.remove)))
             enter(mock.patch.object(Checkpoint, "last", self._slowly(Checkpoint.last)))
             enter(mock.patch.object(client, "AdminClient", Admin))
             enter(mock.patch.object(ticks, "producer", _sending))
@@ -188,9 +192,9 @@ class Machine:
         return lost
 
     def _close_copies(self) -> None:
-        mine = [key for key in statecopy._open_copies if self.folder in key[1].parents]
+        mine = [key for key in copies._open_copies if self.folder in key[1].parents]
         for key in mine:
-            statecopy._open_copies.pop(key).close()
+            copies._open_copies.pop(key).close()
 
     def _slowly(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What looks at files takes a moment, too."""

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import msgspec
 from pyspark.errors import PySparkException
 
-from headwater.graph import Stream
-from headwater.pipeline.engine import Launch, Prepared
-from headwater.pipeline.time import TICKS, tick_partition
+from headwater.declare.spec import Stream
+from headwater.pipeline.build.prepare import Prepared
+from headwater.pipeline.engine.engine import Launch
+from headwater.pipeline.time.watermark import tick_partition
 from headwater.pipeline.topics import Positions
+from headwater.result import TICKS
 from simulation.answers import failed
 
 __all__ = ["Query", "Rows"]
@@ -30,7 +32,7 @@ class Rows(NamedTuple):
 
 
 class Query:
-    """A query that runs, in a thread of its own. See `headwater.pipeline.engine.Query`."""
+    """A query that runs, in a thread of its own. See `headwater.pipeline.engine.engine.Query`."""
 
     def __init__(
         self, engine: Any, prepared: Prepared, launch: Launch, take: Callable[[Any, int], None]

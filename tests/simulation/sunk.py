@@ -11,8 +11,8 @@ import msgspec
 
 from headwater.errors import HeadwaterError, UsageError
 from headwater.record import TRANSACTIONAL, Record, encode_batch
-from headwater.sink.loop import Loop
-from headwater.sink.store import Feed
+from headwater.sink.loop.loop import Loop
+from headwater.sink.store import SinkFeed
 from simulation import world as worlds
 from simulation.actors import Actor
 from simulation.ground import ADDRESS, DAY_S, HOUR_S
@@ -105,8 +105,8 @@ class Sunk(Stored):
         return actor
 
     def follow(self, loops: list[Loop]) -> None:
-        """As `headwater.sink.run.Sinks` does it: a loop that ends for another reason than a wrong declaration is made again."""
-        feed = Feed(SINK, TOPIC, ("id",), {}, append=self.append)
+        """As `headwater.sink.loop.sinks.Sinks` does it: a loop that ends for another reason than a wrong declaration is made again."""
+        feed = SinkFeed(SINK, TOPIC, ("id",), {}, append=self.append)
         self.table  # noqa: B018  it is there before its first process
         while not (loops and loops[-1]._stopping.is_set()):
             target = MemoryTarget(self.tables)

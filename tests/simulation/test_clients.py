@@ -6,9 +6,9 @@ import random
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from headwater.bulk.chosen import transactions
-from headwater.client import READING, Client, consumer, producer
-from headwater.errors import Fenced, MachineError
+from headwater.client.bulk.choose import transactions
+from headwater.client.client import READING, Client, consumer, producer
+from headwater.errors import FencedError, MachineError
 from simulation.actors import Actor
 from simulation.ground import ADDRESS, Ground, play
 
@@ -77,7 +77,7 @@ def test_who_claims_a_name_shuts_out_its_holder():
         first.send("t", [b"a"], [b"a"])
         first.flush()
         second.claim()
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             first.commit()
         assert list(Client(ADDRESS).read(["t"])) == []
 

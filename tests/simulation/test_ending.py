@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.errors import Away
+from headwater.errors import UnavailableError
 from headwater.record import BatchHeader, decompress
 from simulation.ending import HARNESS, ending, is_defect
 from simulation.model import Wrong
@@ -17,7 +17,7 @@ def mistake() -> None:
 
 
 def away() -> None:
-    raise Away("the store does not answer")
+    raise UnavailableError("the store does not answer")
 
 
 def wrong() -> None:
@@ -34,7 +34,7 @@ def wrapped_mistake() -> None:
 def wrapped_fault() -> None:
     try:
         away()
-    except Away as error:
+    except UnavailableError as error:
         wrap(error)
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from headwater import correct, drop, side
-from headwater.app import App
+from headwater.declare.app import App
+from headwater.declare.graph import Graph
+from headwater.declare.lateness import correct, drop, side
+from headwater.declare.schema import Event
+from headwater.declare.spec import SINK_GROUP, Sink
 from headwater.errors import ErrorCode
-from headwater.graph import SINK_GROUP, Graph, Sink
-from headwater.pipeline.late import LateRecord
-from headwater.pipeline.time import TICKS
+from headwater.pipeline.run.late_records import LateRecord
 from headwater.pipeline.topics import Positions
 from headwater.record import Record, encode_batch
-from headwater.result import Result
-from headwater.schema import Event
+from headwater.result import TICKS, Result
 from simulation.ground import Ground
 from simulation.model import Wrong
 from simulation.network import Link, Network

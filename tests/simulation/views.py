@@ -9,13 +9,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headwater.graph import View
-from headwater.pipeline.checkpoint import Checkpoint
-from headwater.pipeline.late import LateRecord
-from headwater.pipeline.time import NEVER, TICKS
+from headwater.declare.spec import View
+from headwater.pipeline.engine.checkpoint import Checkpoint
+from headwater.pipeline.run.late_records import LateRecord
+from headwater.pipeline.time.watermark import NEVER
 from headwater.position import Position
 from headwater.record import Record
-from headwater.result import Result, files_of
+from headwater.result import TICKS, Result, files_of
 from simulation.computed import WINDOW_US, parsed, rows_of
 from simulation.model import Wrong
 

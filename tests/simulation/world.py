@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-from headwater.log.memory import MemoryDisk
+from headwater.log.storage.memory import MemoryDisk
 from simulation.model import Wrong
 
 __all__ = ["Disk", "Loop", "TickingLoop", "Time", "world"]

@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from databases import RedisProcess
 from headwater.position import Position
-from headwater.sink import Delivery
-from servers import wait_until
+from headwater.view.tables.delivery import Delivery
 from sink.killed import start_nursery
-from viewlog import ViewLog
+from support.databases import RedisProcess
+from support.servers import wait_until
+from support.viewlog import ViewLog
 
 
 class Seen:
-    """What ``on_commit`` was told, in order."""
+    """The calls of ``on_commit``, in order."""
 
     def __init__(self) -> None:
         self.commits: list[tuple[str, list, Position]] = []

@@ -1,4 +1,7 @@
-"""What every store promises a sink (``headwater/sink/store.py``). A store's tests derive from `Contract` and say in ``place`` where it is."""
+"""What every store promises a sink (``headwater/sink/store.py``).
+
+A store's tests derive from `Contract` and say in ``place`` where it is.
+"""
 
 import contextlib
 import json
@@ -12,8 +15,8 @@ import msgspec
 import pytest
 
 from headwater.change import Change
-from headwater.errors import Away, UsageError
-from headwater.sink.store import Batch, Feed, Store, Superseded, Target
+from headwater.errors import UnavailableError, UsageError
+from headwater.sink.store import Batch, SinkFeed, Store, Superseded, Target
 from sink.suspended import Suspended, lines_run
 
 COLUMNS = {"id": "STRING", "total": "DOUBLE", "at": "TIMESTAMP", "items": "ARRAY<STRING>"}
@@ -25,20 +28,23 @@ class Place(Protocol):
     target: Target
 
     def save(self) -> Any:
-        """A copy of all that the store holds, for `restore`, where a store can be brought back under a sink that runs."""
+        """A copy of the whole store for `restore`, if it can be restored while a sink runs."""
 
     def restore(self, saved: Any) -> None:
         """Brings the store back to it."""
 
-    def rows(self, feed: Feed) -> Mapping[str, Mapping[str, Any]]:
+    def rows(self, feed: SinkFeed) -> Mapping[str, Mapping[str, Any]]:
         """What a user of the store sees: by key, the columns ``id`` and ``total`` at least."""
 
-    def write_format(self, of: Feed, number: int | None) -> None:
-        """Gives what the sink keeps for itself another format; None takes the format away, as code from before formats has left it."""
+    def write_format(self, of: SinkFeed, number: int | None) -> None:
+        """Gives what the sink keeps for itself another format.
+
+        None takes the format away, as code from before formats has left it.
+        """
 
 
-def feed(sink: str = "orders.store", topic: str = "orders") -> Feed:
-    return Feed(sink, topic, ("id",), COLUMNS)
+def feed(sink: str = "orders.store", topic: str = "orders") -> SinkFeed:
+    return SinkFeed(sink, topic, ("id",), COLUMNS)
 
 
 def change(key: str, total: float | None, offset: int, partition: int = 0) -> Change:
@@ -61,13 +67,13 @@ def version(key: str, number: int, offset: int) -> Change:
 
 
 def batch(*changes: Change, **upto: int) -> Batch:
-    """Those changes and the offsets behind them; ``p0=9`` for a partition that is passed further."""
-    behind = {each.partition: each.offset + 1 for each in changes}
-    return Batch(changes, behind | {int(name[1:]): offset for name, offset in upto.items()})
+    """Changes and the offsets after them; ``p0=9`` moves a partition further."""
+    after = {each.partition: each.offset + 1 for each in changes}
+    return Batch(changes, after | {int(name[1:]): offset for name, offset in upto.items()})
 
 
 def copied(folder: Path) -> Path:
-    """A copy of a folder beside it."""
+    """A copy of a folder next to it."""
     return Path(shutil.copytree(folder, folder.with_name(f"{folder.name}-copy")))
 
 
@@ -78,7 +84,7 @@ def brought_back(folder: Path, copy: Path) -> None:
 
 
 def filled(store: Store, changes: list[Change]) -> None:
-    """All changes of partition 0 taken in, as the loop does it: who is superseded claims again and goes on from there."""
+    """Applies all changes of partition 0 as the loop does: after Superseded it claims again and continues."""
     for _ in range(5):
         try:
             at = store.claim([0]).get(0, 0)
@@ -93,13 +99,14 @@ class Contract:
     """The promises, one test each."""
 
     fences = True
-    """Whether a holder that was superseded is refused; a store that goes by versions may take what changes nothing."""
+    """Whether a holder that was superseded is refused; a store that goes by versions may take what changes
+    nothing."""
     restores = True
     """Whether it notices that it was brought back to an older state."""
     versions = True
     """Whether it keeps the newest version of a row of a real-time view."""
     empties = True
-    """Whether a reset removes rows; what was told to a receiver stays told."""
+    """Whether a reset removes rows; effects that were delivered stay delivered."""
     suspensions = 40
     """At how many of its lines a reset is suspended, at most."""
 
@@ -114,7 +121,10 @@ class Contract:
         store.apply(batch(change("a", 1, 0)))
         before = self.totals(place)
         place.write_format(feed(), 2)
-        refused = r"was written by a newer Headwater; got format 2; expected at most 1; install that version again, or give"
+        refused = (
+            r"was written by a newer Headwater; got format 2; expected at most 1; "
+            r"install that version again, or give"
+        )
 
         with pytest.raises(UsageError, match=refused), contextlib.closing(place.target.open(feed())) as later:
             later.claim([0])
@@ -134,7 +144,7 @@ class Contract:
             later.apply(batch(change("b", 2, 1), change("c", 3, 2)))
             assert self.totals(place) == {"a": 1, "b": 2, "c": 3}
 
-    def totals(self, place: Place, of: Feed | None = None) -> dict[str, float]:
+    def totals(self, place: Place, of: SinkFeed | None = None) -> dict[str, float]:
         return {key: row["total"] for key, row in place.rows(of or feed()).items()}
 
     def test_a_batch_takes_effect_with_its_offsets(self, place: Place, store: Store):
@@ -192,7 +202,7 @@ class Contract:
         store.apply(batch(changes[first + 1]))
         place.restore(saved)
 
-        with pytest.raises((Superseded, Away)):
+        with pytest.raises((Superseded, UnavailableError)):
             store.apply(batch(changes[3]))
         assert dict(store.claim([0])) == ({0: first} if first else {})
         store.apply(batch(*changes[first:]))
@@ -225,7 +235,7 @@ class Contract:
         successor.close()
 
     def test_a_key_that_moves_to_another_partition_keeps_its_newest_row(self, place, store):
-        """A topic that gets more partitions has the later records of a key in another one, at smaller offsets."""
+        """With more partitions, later records of a key may be in another partition, at smaller offsets."""
         store.claim([0, 1])
         store.apply(batch(change("a", 1, 50), change("b", 1, 51), change("c", 1, 52)))
         store.claim([2, 3])
@@ -255,7 +265,10 @@ class Contract:
 
     @pytest.mark.usefixtures("hurried")
     def test_a_suspended_reset_deletes_nothing_that_its_successor_has_written(self, place):
-        """At whichever line it is suspended. A reset that has not begun yet may also come late and whole: the successor is told, and fills again."""
+        """It is suspended at each of its lines.
+
+        A reset that has not begun may also come late and whole: the successor is superseded, and fills again.
+        """
         if not self.empties:
             pytest.skip("removes nothing")
         old = [change("a", 1, 0), change("b", 2, 1), change("c", 3, 2)]
@@ -281,8 +294,8 @@ class Contract:
             successor.reset()
             resetting = Suspended(begun, reset, file, line)
             resetting.wait()
-            with contextlib.suppress(Away):  # it is shut out by a lock until the other goes on
-                if successor.claim([0]):  # the reset has not begun: whoever is next makes it
+            with contextlib.suppress(UnavailableError):  # a lock shuts it out until the other continues
+                if successor.claim([0]):  # the reset has not begun: the next process does it
                     successor.reset()
                 filled(successor, new)
             resetting.resume()

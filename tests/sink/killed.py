@@ -1,6 +1,7 @@
-"""A writer that is killed again and again: what it leaves in a store is what a log says, neither less nor more.
+"""A writer that is killed again and again: it leaves exactly the records of its log in a store.
 
-The log is a story that follows from its seed, so that a writer in a process of its own and the test know the same one.
+The log is a story that follows from its seed, so that a writer in a process of its own and the test know
+the same one.
 """
 
 import json
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from headwater.sink.store import Batch, Feed, Store
+from headwater.sink.store import Batch, SinkFeed, Store
 from sink.contract import COLUMNS, batch, change
 
 PARTITIONS = (0, 1)
@@ -22,7 +23,7 @@ import headwater.sink, deltalake, opensearchpy, pyarrow.parquet, redis, tantivy
 from sink.killed import Story, run
 import headwater as hw
 def say(*words):
-    os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # in one step: who is killed leaves no half a line
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # one write: a kill leaves no half line
 for line in sys.stdin:
     target, seed, records = json.loads(line)
     child = os.fork()
@@ -33,8 +34,8 @@ for line in sys.stdin:
         signal.pause()
     say("ended", os.waitpid(child, 0)[1])
 """
-"""Starts writers, each a process of its own, without the second that an interpreter takes to start and to load the libraries. One that is
-done waits for its end."""
+"""Starts writers, each a process of its own, without the second that an interpreter takes to start and to
+load the libraries. One that is done waits for its end."""
 
 
 class Story:
@@ -67,12 +68,12 @@ class Story:
         return rows
 
 
-def feed() -> Feed:
-    return Feed("orders.killed", "orders", ("id",), COLUMNS)
+def feed() -> SinkFeed:
+    return SinkFeed("orders.killed", "orders", ("id",), COLUMNS)
 
 
 def run(target, story: Story, applied=lambda: None, *, largest: int = 200) -> Store:
-    """Takes the story in from where the store stands, in batches of every size up to the largest."""
+    """Applies the story from the store's offset on, in batches of every size up to the largest."""
     store = target.open(feed())
     at = dict.fromkeys(PARTITIONS, 0) | dict(store.claim(PARTITIONS))
     source = random.Random()
@@ -94,7 +95,7 @@ def start_nursery() -> subprocess.Popen[str]:
 
 
 class Killed:
-    """For a store's tests, beside `Contract`; ``place.expression`` is the target as Python."""
+    """For a store's tests, in addition to `Contract`; ``place.expression`` is the target as Python."""
 
     records = 400
     kills = 4
@@ -115,7 +116,7 @@ class Killed:
         assert {key: row["total"] for key, row in place.rows(feed()).items()} == story.ending()
 
     def run_and_kill(self, nursery, place, story, source):
-        """Lets a writer apply some batches and kills it at any moment behind the last of them."""
+        """Lets a writer apply some batches, and kills it at any moment after the last of them."""
         nursery.stdin.write(json.dumps([place.expression, story.seed, story.records]) + "\n")
         nursery.stdin.flush()
         child = int(nursery.stdout.readline())

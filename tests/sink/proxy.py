@@ -4,11 +4,14 @@ import contextlib
 import socket
 import threading
 
-from servers import free_port
+from support.servers import free_port
 
 
 class Proxy:
-    """Passes bytes to a port of this machine and back, until it is cut; then connections end and new ones are refused."""
+    """Passes bytes to a port of this machine and back, until it is cut.
+
+    Then connections end and new ones are refused.
+    """
 
     def __init__(self, port: int) -> None:
         self.port = free_port()

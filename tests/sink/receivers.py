@@ -1,4 +1,4 @@
-"""The other side of effects, for real: an HTTP and an SMTP receiver on loopback that remember what they were told."""
+"""Real receivers of effects: an HTTP and an SMTP server on loopback that keep what they get."""
 
 import json
 import socketserver
@@ -12,20 +12,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from headwater.access import Access
-from headwater.sink.store import SESSION_MS, Feed
-from servers import wait_until
+from headwater.sink.store import SESSION_MS, SinkFeed
 from sink.contract import COLUMNS
+from support.servers import wait_until
 
 
 def effect_feed(
     bootstrap: str, sink: str | None = None, topic: str | None = None, session_ms: int = SESSION_MS
-) -> Feed:
+) -> SinkFeed:
     """A feed of a topic and sink that no other test knows."""
     name = topic or f"orders-{uuid.uuid4().hex[:8]}"
-    return Feed(sink or f"{name}.out", name, ("id",), COLUMNS, log=Access(bootstrap), session_ms=session_ms)
+    return SinkFeed(
+        sink or f"{name}.out", name, ("id",), COLUMNS, log=Access(bootstrap), session_ms=session_ms
+    )
 
 
-class Told:
+class Received:
     """One call that a receiver got."""
 
     def __init__(self, headers: dict[str, str], body: bytes) -> None:
@@ -37,7 +39,7 @@ class Told:
         self.mode = json.loads(body)["mode"]
 
 
-Answer = Callable[[Told], int | tuple[int, dict[str, str]]]
+Answer = Callable[[Received], int | tuple[int, dict[str, str]]]
 
 
 class WebReceiver:
@@ -45,8 +47,8 @@ class WebReceiver:
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}/hook/t0ken"
-        self.calls: list[Told] = []
-        self.taken: list[Told] = []
+        self.calls: list[Received] = []
+        self.taken: list[Received] = []
         """Those that it has answered with a 2xx."""
         self.answer: Answer = lambda _: 204
         self.lock = threading.Lock()
@@ -65,14 +67,14 @@ def web_receiver() -> Iterator[WebReceiver]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            told = Told({name.lower(): value for name, value in self.headers.items()}, body)
+            call = Received({name.lower(): value for name, value in self.headers.items()}, body)
             with receiver.lock:
-                receiver.calls.append(told)
-            answer = receiver.answer(told)
+                receiver.calls.append(call)
+            answer = receiver.answer(call)
             status, headers = answer if isinstance(answer, tuple) else (answer, {})
             if 200 <= status < 300:
                 with receiver.lock:
-                    receiver.taken.append(told)
+                    receiver.taken.append(call)
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -86,7 +88,7 @@ def web_receiver() -> Iterator[WebReceiver]:
         daemon_threads = True
 
         def handle_error(self, *_: object) -> None:
-            """A caller that was killed is no news."""
+            """A caller that was killed is expected."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         receiver = WebReceiver(server.server_port)
@@ -98,7 +100,7 @@ def web_receiver() -> Iterator[WebReceiver]:
 
 
 class MailReceiver:
-    """Remembers every mail; ``answer`` says what it tells a recipient, by its address."""
+    """Keeps every mail; ``answer`` is its answer to a recipient, by address."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -127,7 +129,7 @@ def mail_receiver() -> Iterator[MailReceiver]:
                         to.append(address)
                     self.say(said)
                 elif verb == "DATA":
-                    self.say("354 go on")
+                    self.say("354 continue")
                     text = b""
                     while (part := self.rfile.readline()) != b".\r\n":
                         text += part
@@ -152,9 +154,9 @@ def mail_receiver() -> Iterator[MailReceiver]:
 
 
 def attempts(store) -> dict[str, int]:
-    """Of each key with unfinished effects, how many attempts of the first of them have failed and are settled."""
-    with store._courier._state:
-        entries = [entry for lane in store._courier._lanes.values() for entry in lane.entries.values()]
+    """For each key with unfinished effects, the failed attempts of the first one."""
+    with store._courier._lock:
+        entries = [entry for queue in store._courier._queues.values() for entry in queue.entries.values()]
         return {entry.effect.key: entry.attempts for entry in sorted(entries, key=lambda e: -e.effect.offset)}
 
 
@@ -169,7 +171,10 @@ def failed(store, **times: int) -> None:
 
 @contextmanager
 def opening(bootstrap: str, make: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Opens the sink of one feed again and again, each time as ``make`` declares it; all are closed at the end."""
+    """Opens the sink of one feed again and again, each time as ``make`` declares it.
+
+    All are closed at the end.
+    """
     feed, stores = effect_feed(bootstrap), []
 
     def start(*given: Any, claim: Collection[int] = (0,), **settings: Any) -> Any:

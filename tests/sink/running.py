@@ -1,8 +1,8 @@
-"""A sink's loop beside a test."""
+"""A sink's loop in a thread of a test."""
 
 import threading
 
-from headwater.sink.loop import Loop
+from headwater.sink.loop.loop import Loop
 
 
 class Running:

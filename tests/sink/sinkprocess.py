@@ -1,4 +1,7 @@
-"""Sinks in processes of their own, that tests kill and suspend; and what a sink must have done, from the log itself."""
+"""Sinks in processes of their own, that tests kill and suspend.
+
+And what a sink must have done, from the log itself.
+"""
 
 import json
 import os
@@ -8,13 +11,15 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from headwater.client import Client
-from servers import answers, free_port, wait_until
+from headwater.client.client import Client
+from support.servers import answers, free_port, wait_until
 
 PROGRAM = """
 import json, logging, os, signal, sys, threading
-from headwater.sink import Postgres, Redis, Sqlite, Webhook, loop, membership, schedule
-from headwater.sink.store import Feed
+from headwater.sink import Postgres, Redis, Sqlite, Webhook
+from headwater.sink.effects import schedule
+from headwater.sink.loop import loop, membership
+from headwater.sink.store import SinkFeed
 logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 logging.getLogger("httpx").setLevel(logging.WARNING)
 membership.BATCH_RECORDS = 200
@@ -23,7 +28,7 @@ KINDS = {"postgresql": Postgres, "redis": Redis, "http": lambda url: Webhook(url
 stopping, ended = threading.Event(), []
 
 def made(name, topic, where, versioned=False):
-    feed = Feed(name, topic, ("id",), {"id": "STRING", "n": "BIGINT"}, versioned=versioned)
+    feed = SinkFeed(name, topic, ("id",), {"id": "STRING", "n": "BIGINT"}, versioned=versioned)
     target = KINDS.get(where.partition(":")[0], Sqlite)(where)
     return loop.Loop(sys.argv[1], name, topic, target, lambda: feed, session_ms=1500)
 
@@ -50,14 +55,14 @@ sys.exit(len(ended))
 RECEIVER = """
 import os, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-told = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+delivered = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
-        os.write(told, (self.headers["webhook-id"] + chr(10)).encode())
+        os.write(delivered, (self.headers["webhook-id"] + chr(10)).encode())
         self.send_response(204)
         self.end_headers()
 
@@ -69,16 +74,19 @@ ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 
 
 class ReceiverProcess:
-    """Takes calls of webhooks, and has the id of each in a file before it answers; it can be killed and started again on the same port."""
+    """Takes calls of webhooks, and has the id of each in a file before it answers.
+
+    It can be killed and started again on the same port.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/hook"
-        self._told = folder / "told"
+        self._delivered = folder / "delivered"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-c", RECEIVER, str(self.port), str(self._told)]
+        command = [sys.executable, "-c", RECEIVER, str(self.port), str(self._delivered)]
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         wait_until(lambda: answers(self.port), 20, "the receiver's port")
 
@@ -88,11 +96,14 @@ class ReceiverProcess:
         self._process.wait(120)
 
     def ids(self) -> list[str]:
-        return self._told.read_text().split()
+        return self._delivered.read_text().split()
 
 
 class SinkProcess:
-    """One process that runs sinks, each a name, a topic, where it goes and whether its rows have versions; members of one group share its partitions."""
+    """One process that runs sinks, each a name, a topic, where it goes and whether its rows have versions.
+
+    Members of one group share its partitions.
+    """
 
     def __init__(self, bootstrap: str, folder: Path, *sinks: tuple[str, str, str, bool]) -> None:
         self._arguments = [bootstrap, json.dumps(sinks)]
@@ -127,7 +138,10 @@ class SinkProcess:
 
 
 def faults(expected: Counter, found: Counter) -> list[str]:
-    """What was lost and what is there too often, of rows that may occur several times; empty when all is well."""
+    """What was lost and what is there too often, of rows that may occur several times.
+
+    Empty when all is well.
+    """
     lost, doubled = expected - found, found - expected
     return [f"lost {row} {n}x" for row, n in lost.items()] + [
         f"{'doubled' if row in expected else 'invented'} {row} {n}x" for row, n in doubled.items()

@@ -1,4 +1,4 @@
-"""What a store promises beside where it is a table of a SQL database."""
+"""The further promises of a store that is a table of a SQL database."""
 
 import json
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ import pytest
 from headwater.change import Change
 from headwater.clock import SystemClock
 from headwater.errors import UsageError
-from headwater.sink.store import Batch, Dated, Feed, Poison, Target
+from headwater.sink.store import Batch, DatedStore, Poison, SinkFeed, Target
 from sink.contract import Contract, Place, batch, change, feed
 
 AT_MS = 1_769_853_600_000
@@ -34,18 +34,18 @@ class SqlContract(Contract):
 
     @pytest.mark.parametrize("table", ["headwater_position", "Headwater_Origin", "headwater_format"])
     def test_rows_never_go_into_the_tables_that_a_sink_keeps_for_itself(self, place: SqlPlace, table):
-        with pytest.raises(UsageError, match="the sinks' own"):
+        with pytest.raises(UsageError, match="reserved for sinks"):
             place.target.open(feed(topic=table))
 
     def test_a_column_with_the_name_of_one_that_history_adds_is_refused(self, place: SqlPlace):
         columns = {"id": "STRING", "valid_to": "TIMESTAMP"}
         with pytest.raises(UsageError, match="needed for the time of a version"):
-            place.history.open(Feed("s", "t", ("id",), columns))
-        place.target.open(Feed("s", "t", ("id",), columns)).close()
+            place.history.open(SinkFeed("s", "t", ("id",), columns))
+        place.target.open(SinkFeed("s", "t", ("id",), columns)).close()
 
     def test_keys_of_several_columns_with_nulls_and_windows_are_one_row_each(self, place: SqlPlace):
         kinds = {"window": "STRUCT<start: TIMESTAMP, end: TIMESTAMP>", "c": "STRING", "n": "INT"}
-        of = Feed("s", "t", ("window", "c"), kinds)
+        of = SinkFeed("s", "t", ("window", "c"), kinds)
         start = "2026-01-31T10:00:00.000000Z"
         window = {"start": start, "end": "2026-01-31T11:00:00.000000Z"}
         key, none = json.dumps([start, "DE"]), json.dumps([start, None])
@@ -64,7 +64,7 @@ class SqlContract(Contract):
         store.close()
 
     def test_rows_of_an_append_feed_are_identified_by_their_place(self, place: SqlPlace):
-        of = Feed("s", "t", ("id",), {"id": "STRING"}, append=True)
+        of = SinkFeed("s", "t", ("id",), {"id": "STRING"}, append=True)
         store = place.target.open(of)
         store.claim([0])
         store.apply(batch(row({"id": "a"}, 0, "a"), row({"id": "a"}, 1, "a"), Change("a", None, 0, 2, 0)))
@@ -73,7 +73,7 @@ class SqlContract(Contract):
         assert place.query("SELECT * FROM t") == [(0, 0, "a"), (0, 1, "a")]
 
     def test_an_older_version_never_replaces_a_newer_one(self, place: SqlPlace):
-        of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"}, versioned=True)
+        of = SinkFeed("s", "t", ("id",), {"id": "STRING", "n": "INT"}, versioned=True)
         store = place.target.open(of)
         store.claim([0])
         for n, versions in enumerate([(1, 3, 2), (1,), (5, 4)]):
@@ -87,7 +87,7 @@ class SqlContract(Contract):
         assert place.query("SELECT * FROM t") == [("a", 5, 5)]
 
     def test_of_equal_versions_the_later_record_counts(self, place: SqlPlace):
-        of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"}, versioned=True)
+        of = SinkFeed("s", "t", ("id",), {"id": "STRING", "n": "INT"}, versioned=True)
         store = place.target.open(of)
         store.claim([0])
         for offset, n in enumerate((1, 2)):
@@ -97,7 +97,7 @@ class SqlContract(Contract):
         assert place.query("SELECT * FROM t") == [("a", 2, 7)]
 
     def test_history_keeps_every_version_of_a_row(self, place: SqlPlace):
-        of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"})
+        of = SinkFeed("s", "t", ("id",), {"id": "STRING", "n": "INT"})
         store = place.history.open(of)
         store.claim([0])
         first, second, third = (row({"id": "a", "n": n + 1}, 2 * n, "a") for n in range(3))
@@ -117,7 +117,7 @@ class SqlContract(Contract):
         ]
 
     def test_history_ends_the_version_of_a_key_that_was_in_another_partition(self, place: SqlPlace):
-        of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"})
+        of = SinkFeed("s", "t", ("id",), {"id": "STRING", "n": "INT"})
         store = place.history.open(of)
         store.claim([0, 1])
         store.apply(batch(row({"id": "a", "n": 1}, 7, "a"), row({"id": "b", "n": 1}, 8, "b")))
@@ -128,7 +128,7 @@ class SqlContract(Contract):
         assert place.query("SELECT id, n FROM t WHERE valid_to IS NULL") == [("a", 2)]
 
     def test_history_of_a_record_that_does_not_fit_is_as_it_was(self, place: SqlPlace):
-        of = Feed("s", "t", ("id",), {"id": "STRING", "n": "INT"})
+        of = SinkFeed("s", "t", ("id",), {"id": "STRING", "n": "INT"})
         store = place.history.open(of)
         store.claim([0])
         store.apply(batch(row({"id": "a", "n": 1}, 0, "a")))
@@ -139,7 +139,7 @@ class SqlContract(Contract):
         assert place.query("SELECT n, valid_to FROM t") == [(1, None)]
 
     def test_a_table_of_rows_does_not_become_one_of_versions_nor_the_other_way_round(self, place: SqlPlace):
-        first, second = (Feed("s", name, ("id",), {"id": "STRING"}) for name in ("t", "u"))
+        first, second = (SinkFeed("s", name, ("id",), {"id": "STRING"}) for name in ("t", "u"))
         place.target.open(first).close()
         place.history.open(second).close()
 
@@ -150,13 +150,13 @@ class SqlContract(Contract):
     def test_history_is_refused_where_there_is_none(self, place: SqlPlace):
         kinds = {"id": "STRING"}
         with pytest.raises(UsageError, match="never replaced"):
-            place.history.check(Feed("s", "t", ("id",), kinds, append=True))
+            place.history.check(SinkFeed("s", "t", ("id",), kinds, append=True))
         with pytest.raises(UsageError, match="has no history"):
-            place.history.check(Feed("s", "t", ("id",), kinds, versioned=True))
+            place.history.check(SinkFeed("s", "t", ("id",), kinds, versioned=True))
 
     def test_new_columns_are_added_and_another_type_is_refused(self, place: SqlPlace):
-        def of(**columns: str) -> Feed:
-            return Feed("s", "t", ("id",), {"id": "STRING"} | columns)
+        def of(**columns: str) -> SinkFeed:
+            return SinkFeed("s", "t", ("id",), {"id": "STRING"} | columns)
 
         for n, columns in enumerate([{"n": "INT"}, {"m": "DOUBLE"}]):
             store = place.target.open(of(**columns))
@@ -173,11 +173,11 @@ class SqlContract(Contract):
         self, place: SqlPlace, name: str
     ):
         with pytest.raises(UsageError, match="name that no table can have"):
-            place.target.check(Feed("s", "t", ("id",), {"id": "STRING", name: "INT"}))
+            place.target.check(SinkFeed("s", "t", ("id",), {"id": "STRING", name: "INT"}))
 
     def test_a_store_knows_its_topic_and_when_it_was_complete(self, place: SqlPlace):
         store = place.target.open(feed())
-        assert isinstance(store, Dated)
+        assert isinstance(store, DatedStore)
         began = SystemClock().now_ms()
         store.claim([0, 1])
         store.adopt("abc")

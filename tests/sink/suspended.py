@@ -1,4 +1,4 @@
-"""A call that is suspended at one of its lines, as a process is by SIGSTOP or a paused machine, while others go on."""
+"""A call that is suspended at one of its lines, as by SIGSTOP or a paused machine, while others continue."""
 
 import sys
 import threading
@@ -24,9 +24,10 @@ def lines_run(act: Callable[[], Any], file: str) -> int:
 
 
 class Suspended:
-    """Calls ``act`` in a thread of its own and stops it before the line of ``file`` with a number, counted as they are run.
+    """Calls ``act`` in a thread and stops it before the n-th line of ``file`` that it runs.
 
-    ``first`` is called in that thread before, and its result given to ``act``: what belongs to one thread can be made there.
+    ``first`` is called in that thread before, and its result passed to ``act``: it creates objects that
+    belong to one thread.
     """
 
     def __init__(self, first: Callable[[], Any], act: Callable[[Any], Any], file: str, line: int) -> None:
@@ -45,7 +46,7 @@ class Suspended:
         assert self._reached.wait(LIMIT_S)
 
     def resume(self) -> None:
-        """Lets it go on, and waits for its end; ``error`` is what it ended with."""
+        """Lets it continue, and waits for its end; ``error`` is what it ended with."""
         self._resumed.set()
         self._thread.join(LIMIT_S)
         assert not self._thread.is_alive()

@@ -1,4 +1,4 @@
-"""Tables of changes: what Arrow reads by itself is what is read row by row, and what does not fit is named."""
+"""Tables of changes: Arrow parses a batch as we parse its rows, and a value that does not fit is named."""
 
 import datetime as dt
 import json
@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwater.change import Change
-from headwater.sink.arrow import Arrow
 from headwater.sink.store import Poison
+from headwater.sink.stores.arrow_rows import ArrowTables
 
 COLUMNS = {
     "yes": "BOOLEAN",
@@ -60,7 +60,7 @@ def keys(found):
 
 def by_rows(columns):
     """One that never asks Arrow's reader."""
-    arrow = Arrow(columns, {"_key": "STRING"})
+    arrow = ArrowTables(columns, {"_key": "STRING"})
     arrow._json = None
     return arrow
 
@@ -79,7 +79,7 @@ def outcome(arrow, values):
 @example([{"real": "NaN"}, {"real": 1e300}])
 @example([{"real": "Infinity"}])
 def test_what_arrow_reads_by_itself_is_what_is_read_row_by_row(values):
-    found = outcome(Arrow(COLUMNS, {"_key": "STRING"}), values)
+    found = outcome(ArrowTables(COLUMNS, {"_key": "STRING"}), values)
 
     expected = outcome(by_rows(COLUMNS), values)
     assert found.schema == expected.schema
@@ -94,7 +94,10 @@ def test_what_arrow_reads_by_itself_is_what_is_read_row_by_row(values):
 @example([{"local": "2026-01-31T10:00"}])
 @settings(max_examples=300)
 def test_what_does_not_fit_is_named_as_if_it_were_read_row_by_row(values):
-    found, expected = outcome(Arrow(COLUMNS, {"_key": "STRING"}), values), outcome(by_rows(COLUMNS), values)
+    found, expected = (
+        outcome(ArrowTables(COLUMNS, {"_key": "STRING"}), values),
+        outcome(by_rows(COLUMNS), values),
+    )
 
     if isinstance(expected, int) or isinstance(found, int):
         assert found == expected
@@ -106,11 +109,11 @@ def test_what_does_not_fit_is_named_as_if_it_were_read_row_by_row(values):
     "column", ["BINARY", "DATE", "DECIMAL(9,2)", "MAP<STRING,INT>", "ARRAY<DOUBLE>", "ARRAY<TIMESTAMP>"]
 )
 def test_what_arrow_reads_in_another_way_is_left_to_us(column):
-    assert Arrow({"a": column}, {})._json is None
+    assert ArrowTables({"a": column}, {})._json is None
 
 
 def test_the_whole_of_a_batch_is_read_by_arrow(monkeypatch):
-    arrow = Arrow(COLUMNS, {"_key": "STRING"})
+    arrow = ArrowTables(COLUMNS, {"_key": "STRING"})
     monkeypatch.setattr(arrow, "_row", None)
 
     table = arrow.table(changes([{"word": "x\n" * n, "big": n} for n in range(5_000)]), keys)

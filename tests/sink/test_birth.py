@@ -1,4 +1,4 @@
-"""Where a new sink of effects begins: what was there before it is told as old, or not at all."""
+"""Where a new sink of effects begins: what was there before it is delivered as old, or not at all."""
 
 import threading
 from contextlib import contextmanager
@@ -6,15 +6,15 @@ from contextlib import contextmanager
 import pytest
 
 from headwater.sink import Call
-from headwater.sink.journal import Journal, Mark, Page
-from headwater.sink.loop import Loop
-from servers import both_logs, wait_until
+from headwater.sink.effects.journal import Journal, JournalPartition, SourceMark
+from headwater.sink.loop.loop import Loop
 from sink.contract import batch, change
 from sink.receivers import effect_feed, idle
+from support.servers import both_logs, wait_until
 
 
 @pytest.fixture
-def told():
+def delivered():
     return []
 
 
@@ -40,53 +40,53 @@ def running(log, feed, target, ask=None):
     assert not thread.is_alive()
 
 
-def totals(told):
-    return sorted((effect.row["total"], effect.mode) for effect in told)
+def totals(delivered):
+    return sorted((effect.row["total"], effect.mode) for effect in delivered)
 
 
 @both_logs
-def test_a_new_sink_tells_what_comes_and_not_what_was_there(log, topic, told):
+def test_a_new_sink_tells_what_comes_and_not_what_was_there(log, topic, delivered):
     feed = effect_feed(log.log, topic=topic)
-    with running(log, feed, Call(told.append)) as loop:
+    with running(log, feed, Call(delivered.append)) as loop:
         wait_until(lambda: len(loop.positions) == 2, 20, "the claims")
         log.put(topic, {"a": {"id": "a", "total": 1}, "z": {"id": "z", "total": 2}}, partition=0)
-        wait_until(lambda: len(told) == 2, 20, "what is new")
-    with running(log, feed, Call(told.append, start="beginning")) as loop:
+        wait_until(lambda: len(delivered) == 2, 20, "what is new")
+    with running(log, feed, Call(delivered.append, start="beginning")) as loop:
         log.put(topic, {"a": {"id": "a", "total": 3}}, partition=1)
-        wait_until(lambda: len(told) >= 3, 20, "what came later")
+        wait_until(lambda: len(delivered) >= 3, 20, "what came later")
         idle(loop._store)
 
-    assert totals(told) == [(1, "live"), (2, "live"), (3, "live")]
+    assert totals(delivered) == [(1, "live"), (2, "live"), (3, "live")]
 
 
-def test_from_the_beginning_what_was_there_is_told_as_a_replay_and_then_as_it_comes(log, topic, told):
+def test_from_the_beginning_what_was_there_is_told_as_a_replay_and_then_as_it_comes(log, topic, delivered):
     feed = effect_feed(log.log, topic=topic)
-    with running(log, feed, Call(told.append, start="beginning")):
-        wait_until(lambda: len(told) == 6, 20, "what was there")
+    with running(log, feed, Call(delivered.append, start="beginning")):
+        wait_until(lambda: len(delivered) == 6, 20, "what was there")
         log.put(topic, {"a": {"id": "a", "total": 1}})
-        wait_until(lambda: len(told) == 7, 20, "what is new")
+        wait_until(lambda: len(delivered) == 7, 20, "what is new")
 
-    assert totals(told) == [(0, "replay")] * 6 + [(1, "live")]
+    assert totals(delivered) == [(0, "replay")] * 6 + [(1, "live")]
 
 
-def test_a_sink_that_waited_for_its_topic_and_its_first_result_tells_all_of_it(log, told):
+def test_a_sink_that_waited_for_its_topic_and_its_first_result_tells_all_of_it(log, delivered):
     topic, there = log.name(), threading.Event()
     feed = effect_feed(log.log, topic=topic)
-    with running(log, feed, Call(told.append), lambda: feed if there.is_set() else None):
+    with running(log, feed, Call(delivered.append), lambda: feed if there.is_set() else None):
         journal = Journal(feed.log, feed.sink, topic)
         wait_until(lambda: f"{feed.sink}.effects" in journal._client.partitions(), 20, "the journal")
-        wait_until(lambda: journal._noted() is not None, 20, "the note of its beginning")
+        wait_until(lambda: journal._recorded_start() is not None, 20, "the note of its beginning")
         log.create(topic)
         log.put(topic, {"a": {"id": "a", "total": 1}})
         there.set()
-        wait_until(lambda: len(told) == 1, 20, "the first row")
+        wait_until(lambda: len(delivered) == 1, 20, "the first row")
 
-    assert totals(told) == [(1, "live")]
+    assert totals(delivered) == [(1, "live")]
 
 
-def test_all_partitions_begin_where_they_were_when_the_first_was_claimed(log, topic, told):
+def test_all_partitions_begin_where_they_were_when_the_first_was_claimed(log, topic, delivered):
     feed = effect_feed(log.log, topic=topic)
-    first, second = (Call(told.append).open(feed) for _ in range(2))
+    first, second = (Call(delivered.append).open(feed) for _ in range(2))
     assert dict(first.claim([0])) == {0: 3}
     log.put(topic, {"a": {"id": "a"}}, partition=1)
 
@@ -97,46 +97,46 @@ def test_all_partitions_begin_where_they_were_when_the_first_was_claimed(log, to
 
 @pytest.mark.parametrize(("start", "expected"), [("now", [3]), ("beginning", [0, 1, 2, 3])])
 def test_a_replay_tells_of_the_time_before_the_sink_only_where_that_is_asked_for(
-    log, topic, told, start, expected
+    log, topic, delivered, start, expected
 ):
     feed = effect_feed(log.log, topic=topic)
-    store = Call(told.append, mode="replay", start=start).open(feed)
+    store = Call(delivered.append, mode="replay", start=start).open(feed)
     records = [change("k", n, n) for n in range(4)]
     taken = store.claim([0]).get(0, 0)
     store.apply(batch(*records[taken:]))
     idle(store)
-    assert [effect.row["total"] for effect in told] == expected
-    told.clear()
+    assert [effect.row["total"] for effect in delivered] == expected
+    delivered.clear()
     store.reset()
     assert dict(store.claim([0])) == {}
     store.apply(batch(*records))
     idle(store)
     store.close()
 
-    assert [(effect.row["total"], effect.mode) for effect in told] == [(n, "replay") for n in expected]
+    assert [(effect.row["total"], effect.mode) for effect in delivered] == [(n, "replay") for n in expected]
 
 
 def test_of_two_that_begin_a_sink_one_notes_where(log, topic):
     feed = effect_feed(log.log, topic=topic)
     first, second = (Journal(feed.log, feed.sink, topic) for _ in range(2))
-    noted = first.birth()
+    noted = first.start_offsets()
     log.put(topic, {"a": {"id": "a"}})
 
     assert noted.ends == {0: 3, 1: 3}
-    assert second.birth() == noted
+    assert second.start_offsets() == noted
     first.close()
     second.close()
 
 
-def test_a_journal_from_before_beginnings_were_noted_goes_on_as_it_was(log, topic, told):
+def test_a_journal_from_before_beginnings_were_noted_goes_on_as_it_was(log, topic, delivered):
     feed = effect_feed(log.log, topic=topic)
     journal = Journal(feed.log, feed.sink, topic)
     journal.ensure([])
-    page = Page(feed.log, feed.sink, journal.topic, 0)
+    page = JournalPartition(feed.log, feed.sink, journal.topic, 0)
     page.take_over()
-    page.write([page.mark(Mark(taken=2, reached=2))])
+    page.write([page.mark(SourceMark(taken=2, reached=2))])
     journal.close()
-    store = Call(told.append).open(feed)
+    store = Call(delivered.append).open(feed)
 
     assert dict(store.claim([0, 1])) == {0: 2}
     store.close()

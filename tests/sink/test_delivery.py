@@ -13,18 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from headwater.client import Client
+from headwater.client.client import Client
 from headwater.errors import StorageError
-from headwater.sink import Delivery
 from headwater.testing import SettableClock
-from headwater.view import ViewTable
-from resultlog import Driver
-from servers import both_logs, wait_settled, wait_until
-from viewlog import ViewLog
+from headwater.view.tables.delivery import Delivery
+from headwater.view.tables.reader import ViewTable
+from support.resultlog import Driver
+from support.servers import both_logs, wait_settled, wait_until
+from support.viewlog import ViewLog
 
 WRITER = """
 import sys, pathlib
-from headwater.sink import Delivery, delivery
+from headwater.view.tables import delivery
+from headwater.view.tables.delivery import Delivery
 delivery.BATCH_RECORDS = 50
 def said(view, changes, position):
     print(position, flush=True)
@@ -125,7 +126,7 @@ def test_records_that_are_no_rows_are_left_out_and_named(log, deliver, table, ca
 
     assert stored(table(view)) == {"good": {"n": 1}}
     assert table(view).position().of(view) == {0: 5}
-    assert "4 records are no rows" in caplog.text
+    assert "4 records are not rows" in caplog.text
     assert f"{view}-0 offset 0" in caplog.text
 
 
@@ -163,7 +164,7 @@ def test_a_topic_made_again_under_the_same_name_rebuilds_its_table(log, deliver,
 
     assert stored(table(view)) == {f"new{n}": {"n": n} for n in range(9)} | {"other": {"n": 9}}
     assert table(view).position().build > before.build
-    assert "building it anew" in caplog.text
+    assert "rebuilding it from" in caplog.text
 
 
 @both_logs
@@ -258,7 +259,7 @@ def test_a_failing_disk_ends_delivery_with_its_error(log, deliver, table):
 
 
 def cpu_seconds(but: set[Path]) -> float:
-    """What the threads of this process have used, but for those: clients of other tests may be at work beside us."""
+    """The CPU time of this process's threads except ``but``: clients of other tests may be at work too."""
     ticks = 0
     for task in set(Path("/proc/self/task").iterdir()) - but:
         fields = (task / "stat").read_text().rpartition(")")[2].split()

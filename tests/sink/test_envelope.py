@@ -5,14 +5,14 @@ import json
 import msgspec
 import pytest
 
-from headwater.sink.envelope import opener
-from headwater.sink.store import Feed
+from headwater.sink.debezium import envelope_reader
+from headwater.sink.store import SinkFeed
 
 COLUMNS = {"id": "BIGINT", "day": "DATE", "name": "STRING"}
 
 
 def opened(key, value, names=("id",), columns=COLUMNS):
-    of = opener(Feed("s", "t", names, columns, enveloped=True))
+    of = envelope_reader(SinkFeed("s", "t", names, columns, enveloped=True))
     text, row = of(None if key is None else json.dumps(key).encode(), value)
     return text.decode(), None if row is None else json.loads(row)
 
@@ -40,7 +40,7 @@ def test_a_key_of_several_columns_is_written_in_the_order_of_the_table():
 
 def test_without_dates_a_row_stays_byte_by_byte():
     raw = b'{"op":"c","after":{"id":1,  "price":1.10}}'
-    of = opener(Feed("s", "t", ("id",), {"id": "BIGINT"}, enveloped=True))
+    of = envelope_reader(SinkFeed("s", "t", ("id",), {"id": "BIGINT"}, enveloped=True))
     assert of(b'{"id":1}', raw) == (b"1", b'{"id":1,  "price":1.10}')
 
 

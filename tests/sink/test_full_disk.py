@@ -1,4 +1,4 @@
-"""Stores of files, and the tables of views, on a disk without room: they wait, say so once, and are right when there is room."""
+"""Stores of files, and view tables, on a full disk: they wait, log it once, and are right in the end."""
 
 import sqlite3
 from collections.abc import Callable
@@ -9,14 +9,14 @@ import pytest
 from deltalake import DeltaTable
 
 import headwater as hw
-from headwater.sink import Delivery
-from headwater.sink.loop import Loop
-from headwater.sink.search import search
-from headwater.sink.store import Feed
-from headwater.view import ViewTable
-from servers import wait_until
+from headwater.sink.loop.loop import Loop
+from headwater.sink.store import SinkFeed
+from headwater.sink.stores.tantivy import search
+from headwater.view.tables.delivery import Delivery
+from headwater.view.tables.reader import ViewTable
 from sink.running import Running
-from smalldisk import small_disk
+from support.servers import wait_until
+from support.smalldisk import small_disk
 
 COLUMNS = {"id": "STRING", "n": "BIGINT", "text": "STRING"}
 DISK_BYTES = 6 << 20
@@ -72,7 +72,7 @@ def test_a_store_without_room_is_waited_for_and_has_every_row_in_the_end(log, di
     target, rows = STORES[kind]
     folder, topic = disk.folder / "store", log.create(partitions=2)
     folder.mkdir()
-    feed = Feed(f"{topic}.out", topic, ("id",), COLUMNS)
+    feed = SinkFeed(f"{topic}.out", topic, ("id",), COLUMNS)
     caplog.set_level("INFO", "headwater.sink")
     running = Running(Loop(log.log, feed.sink, topic, target(folder), lambda: feed))
     put(log, topic, 10, 0)

@@ -1,4 +1,4 @@
-"""The journal of effects: what it keeps, on the embedded log and on Apache Kafka, and what no crash and no zombie can do to it."""
+"""The journal of effects through crashes and zombies, on the embedded log and on Apache Kafka."""
 
 import os
 import random
@@ -12,15 +12,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from headwater.client import Client
+from headwater.client.client import Client
 from headwater.sink import Call, Webhook
-from headwater.sink.effect import Entry, effect_of
-from headwater.sink.journal import Journal, Mark
+from headwater.sink.effects.effect import JournalEntry, make_effect
+from headwater.sink.effects.journal import Journal, SourceMark
 from headwater.sink.store import Superseded
 from headwater.testing import SettableClock
-from servers import both_logs, wait_until
 from sink.contract import batch, change
 from sink.receivers import attempts, effect_feed, web_receiver
+from support.servers import both_logs, wait_until
 
 
 def journal(feed):
@@ -28,7 +28,7 @@ def journal(feed):
 
 
 def entry(feed, offset, key="a"):
-    return Entry(effect_of(feed, change(key, offset, offset), "live"), due_ms=1000 + offset)
+    return JournalEntry(make_effect(feed, change(key, offset, offset), "live"), due_ms=1000 + offset)
 
 
 @both_logs
@@ -38,13 +38,13 @@ def test_a_claim_finds_what_is_unfinished_in_its_order_and_the_mark(bootstrap):
     page, mark, entries = kept.claim([0])[0]
     assert (mark, entries) == (None, [])
     three = [entry(feed, offset) for offset in (3, 4, 5)]
-    page.write([*(page.entry(each) for each in three), page.mark(Mark(taken=6, reached=6))])
+    page.write([*(page.entry(each) for each in three), page.mark(SourceMark(taken=6, reached=6))])
     later = replace(three[0], attempts=2, due_ms=99, reason="status 500")
     page.write([page.ended(three[1].effect.id), page.entry(later)])
 
     page, mark, entries = kept.claim([0])[0]
 
-    assert mark == Mark(taken=6, reached=6)
+    assert mark == SourceMark(taken=6, reached=6)
     assert entries == [later, three[2]]
     page.write([page.ended(each.effect.id) for each in (later, three[2])])
     assert kept.claim([0])[0][1:] == (mark, [])
@@ -56,16 +56,16 @@ def test_whoever_was_superseded_writes_nothing_not_even_what_was_on_its_way(boot
     feed = effect_feed(bootstrap)
     first, second = journal(feed), journal(feed)
     old = {partition: found[0] for partition, found in first.claim([0, 1]).items()}
-    old[0].prepare([old[0].entry(entry(feed, 1)), old[0].mark(Mark(taken=2, reached=2))])
+    old[0].prepare([old[0].entry(entry(feed, 1)), old[0].mark(SourceMark(taken=2, reached=2))])
     new, mark, entries = second.claim([0])[0]
     assert (mark, entries) == (None, [])
-    new.write([new.mark(Mark(taken=7, reached=7))])
+    new.write([new.mark(SourceMark(taken=7, reached=7))])
 
     with pytest.raises(Superseded, match=r"partition 0 of sink .* was claimed by another process"):
         old[0].commit()
     with pytest.raises(Superseded):
-        old[0].write([old[0].mark(Mark(taken=3, reached=3))])
-    old[1].write([old[1].mark(Mark(taken=9, reached=9))])  # the other partition is still its own
+        old[0].write([old[0].mark(SourceMark(taken=3, reached=3))])
+    old[1].write([old[1].mark(SourceMark(taken=9, reached=9))])  # the other partition is still its own
 
     assert old[0].broken
     assert not old[1].broken
@@ -85,19 +85,19 @@ def test_the_journal_is_as_wide_as_its_topic_and_grows_with_it(bootstrap):
     assert Client(bootstrap).partitions()[f"{feed.sink}.effects"] == 3
 
     page, _, _ = kept.claim([4])[4]
-    page.write([page.mark(Mark(taken=1))])
+    page.write([page.mark(SourceMark(taken=1))])
 
     assert Client(bootstrap).partitions()[f"{feed.sink}.effects"] == 5
-    assert kept.claim([4])[4][1] == Mark(taken=1)
+    assert kept.claim([4])[4][1] == SourceMark(taken=1)
     kept.close()
 
 
 def test_a_log_that_was_away_is_waited_for_and_nothing_is_told_twice(own_broker):
-    told, clock = [], SettableClock()
+    delivered, clock = [], SettableClock()
 
     def tell(effect):
-        told.append(effect.key)
-        if len(told) == 1:
+        delivered.append(effect.key)
+        if len(delivered) == 1:
             raise RuntimeError
 
     patient = msgspec.structs.replace(effect_feed(own_broker.bootstrap), session_ms=60_000)
@@ -107,13 +107,13 @@ def test_a_log_that_was_away_is_waited_for_and_nothing_is_told_twice(own_broker)
     wait_until(lambda: attempts(store) == {"a": 1} and store.waiting() == 1, 10, "the first attempt")
     own_broker.end(signal.SIGKILL)
     clock.advance(6)
-    wait_until(lambda: told == ["a", "a"], 10, "the second attempt")
+    wait_until(lambda: delivered == ["a", "a"], 10, "the second attempt")
     own_broker.start()
 
     wait_until(lambda: store.waiting() == 0, 30, "the record of it")
     store.apply(batch(change("b", 1, 1)))
     wait_until(lambda: store.waiting() == 0, 10, "the next change")
-    assert told == ["a", "a", "b"]
+    assert delivered == ["a", "a", "b"]
     assert dict(store.claim([0])) == {0: 2}
     store.close()
 
@@ -135,7 +135,7 @@ def test_whoever_was_superseded_while_it_waited_tells_nothing_more(bootstrap, se
     new.claim([0])
     clock.advance(seconds)
 
-    wait_until(lambda: old._courier.lanes()[0].lost, 10, "the end of the old one")
+    wait_until(lambda: old._courier.queues()[0].lost, 10, "the end of the old one")
     wait_until(lambda: new.waiting() == 0, 10, "the new one's call")
     assert (first, second) == (["a"], ["a"])
     with pytest.raises(Superseded):
@@ -150,7 +150,7 @@ def test_whoever_slept_on_the_answer_of_the_journal_and_was_superseded_tells_not
     old = Call(lambda effect: first.append(effect.key), clock=clock).open(feed)
     old.claim([0])
     new = Call(lambda effect: second.append(effect.key), clock=clock).open(feed)
-    page = old._courier.lanes()[0].page
+    page = old._courier.queues()[0].partition
     commit = page.commit
 
     def suspended(times=1):
@@ -161,14 +161,15 @@ def test_whoever_slept_on_the_answer_of_the_journal_and_was_superseded_tells_not
     page.commit = suspended
     old.apply(batch(*(change(f"k{n}", n, n) for n in range(10))))
 
-    wait_until(lambda: old._courier.lanes()[0].lost, 10, "the end of the old one")
+    wait_until(lambda: old._courier.queues()[0].lost, 10, "the end of the old one")
     wait_until(lambda: new.waiting() == 0, 10, "the new one's calls")
     assert (len(first), len(second)) == (0, 10)
     old.close()
     new.close()
 
 
-# Processes that die or sleep: each drives a store through the same 60 changes, ten at a time, and is ended at a point of its own.
+# Processes that die or sleep: each drives a store through the same 60 changes, ten at a time, and is ended at
+# a point of its own.
 
 CHANGES, PART, KEYS, DRIVER_SESSION_MS = 60, 10, 7, 1_000
 DRIVER = (
@@ -177,9 +178,9 @@ DRIVER = (
 import os, signal, sys, threading
 from headwater.access import Access
 from headwater.clock import SystemClock
-from headwater.sink.outbox import Outbox
+from headwater.sink.effects.effect_store import EffectStore
 from headwater.sink.store import Superseded
-from headwater.sink.webhook import Poster
+from headwater.sink.effects.webhook import Poster
 from sink.contract import batch, change
 from sink.receivers import attempts, effect_feed
 
@@ -190,14 +191,14 @@ def at(name):
         os.kill(os.getpid(), signal.SIGKILL)
 
 class Doomed(Poster):
-    def carry(self, effect):
+    def deliver(self, effect):
         at("before send")
-        outcome = super().carry(effect)
+        outcome = super().deliver(effect)
         at("after send")
         return outcome
 
 feed = effect_feed(bootstrap, topic=topic, session_ms=SESSION_MS)
-store = Outbox(feed, Doomed(url, "", 5, 3, SystemClock()), concurrency=3)
+store = EffectStore(feed, Doomed(url, "", 5, 3, SystemClock()), concurrency=3)
 taken = store.claim([0]).get(0, 0)
 print("claimed", taken, flush=True)
 part = []
@@ -211,7 +212,7 @@ try:
             part = []
             while store.waiting():
                 threading.Event().wait(0.01)
-                if store._courier.lanes()[0].lost:
+                if store._courier.queues()[0].lost:
                     break
             at("after outcome")
 except Superseded:
@@ -244,7 +245,7 @@ def receiver():
 
 
 def expected(feed):
-    return [effect_of(feed, change(f"k{n % KEYS}", n, n), "live").id for n in range(CHANGES)]
+    return [make_effect(feed, change(f"k{n % KEYS}", n, n), "live").id for n in range(CHANGES)]
 
 
 def assert_told(feed, receiver):
@@ -298,7 +299,8 @@ def test_a_process_that_slept_while_it_was_replaced_does_not_move_the_journal(bo
         wait_until(lambda: successor.waiting() == 0, 20, "the successor's calls")
         known = set(receiver.ids())
         calls = len(receiver.taken)
-        # Nobody is replaced sooner: until then its last proof holds, and it may repeat all that it has taken in hand.
+        # Nobody is replaced sooner: until then its last proof holds, and it may repeat all that it has taken
+        # in hand.
         wait_until(
             lambda: time.monotonic() > asleep + DRIVER_SESSION_MS / 1000, what="the end of its session"
         )

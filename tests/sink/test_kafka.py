@@ -7,14 +7,14 @@ import pytest
 
 from headwater.access import Access
 from headwater.change import Change
-from headwater.client import Client, admin, producer
-from headwater.errors import Away, UsageError
+from headwater.client.client import Client, admin, producer
+from headwater.errors import UnavailableError, UsageError
 from headwater.sink import Kafka
-from headwater.sink.message import sort
-from headwater.sink.store import Batch, Feed, Poison, Superseded
-from servers import wait_until
+from headwater.sink.changes import parse_messages
+from headwater.sink.store import Batch, Poison, SinkFeed, Superseded
 from sink.contract import COLUMNS, Contract, batch, change, feed
 from sink.killed import Killed
+from support.servers import wait_until
 
 SINKS = ("orders.store", "clicks.store", "orders.killed", "clicks.kafka")
 TOPIC = "copies"
@@ -32,11 +32,12 @@ class KafkaPlace:
             for answer in caretaker.delete_topics(list(gone)).values():
                 answer.result(60)
             wait_until(lambda: not gone & set(self.client.partitions()), 20, "the deletion")
-        # Kept in full, so that each record can be counted: their times are old enough to be compacted at once.
+        # Kept in full, so that each record can be counted: their times are old enough to be compacted at
+        # once.
         self.client.ensure_topics([TOPIC], 4, {"cleanup.policy": "delete", "retention.ms": "-1"})
 
     def records(self):
-        """What a reader sees once the markers of the transactions are written: Kafka confirms a commit a moment before."""
+        """What a reader sees after the transactions' markers: Kafka confirms a commit before them."""
 
         def markers_are_there():
             ends = self.client.open_ends(TOPIC, 4)
@@ -106,8 +107,8 @@ def test_keys_of_records_of_their_own_arrive_byte_for_byte(place, log):
     for key in keys:
         log.producer.produce(topic, b'{"id":"a"}', key)
     assert log.producer.flush(30) == 0
-    changes, upto, refused = sort(place.client.read([topic]), keyless=True)
-    store = place.target.open(Feed("clicks.kafka", "clicks", (), COLUMNS, append=True))
+    changes, upto, refused = parse_messages(place.client.read([topic]), keyless=True)
+    store = place.target.open(SinkFeed("clicks.kafka", "clicks", (), COLUMNS, append=True))
     store.claim([0])
     store.apply(Batch(changes, upto))
     store.close()
@@ -117,7 +118,7 @@ def test_keys_of_records_of_their_own_arrive_byte_for_byte(place, log):
 
 
 def test_records_of_their_own_are_removed_by_a_reset(place):
-    store = place.target.open(Feed("clicks.kafka", "clicks", (), COLUMNS, append=True))
+    store = place.target.open(SinkFeed("clicks.kafka", "clicks", (), COLUMNS, append=True))
     store.claim([0])
     store.apply(batch(change("a", 1, 0), change("a", 1, 1)))
     assert len(place.records()) == 2
@@ -131,8 +132,11 @@ def test_records_of_their_own_are_removed_by_a_reset(place):
 @pytest.mark.parametrize("append", [False, True])
 @pytest.mark.parametrize("step", ["_transact", "_remove_records"])
 def test_a_slow_reset_leaves_alone_what_a_successor_has_written(place, append, step):
-    """A process that is suspended before it marks its reset, or before it removes anything; another claims and writes meanwhile."""
-    of = Feed("clicks.kafka", "clicks", () if append else ("id",), COLUMNS, append=append)
+    """A process that is suspended before it marks its reset, or before it removes anything.
+
+    Another claims and writes meanwhile.
+    """
+    of = SinkFeed("clicks.kafka", "clicks", () if append else ("id",), COLUMNS, append=append)
     store, successor = place.target.open(of), place.target.open(of)
     store.claim([0, 1])
     store.apply(batch(*(change(f"k{n}", n, n) for n in range(2000)), change("z", 5, 0, partition=1)))
@@ -158,7 +162,7 @@ def test_a_slow_reset_leaves_alone_what_a_successor_has_written(place, append, s
 
 def test_a_partition_that_was_claimed_and_not_written_is_shut_out_by_a_reset(place):
     place.client.ensure_topics(["clicks"], 2)
-    of = Feed("clicks.kafka", "clicks", ("id",), COLUMNS, log=Access(place.bootstrap))
+    of = SinkFeed("clicks.kafka", "clicks", ("id",), COLUMNS, log=Access(place.bootstrap))
     store, other = place.target.open(of), place.target.open(of)
     store.claim([0])
     other.claim([1])
@@ -184,6 +188,6 @@ def test_a_record_that_the_log_never_takes_is_named_and_nothing_is_written(place
 
 
 def test_a_log_that_is_away_is_said(monkeypatch):
-    monkeypatch.setattr("headwater.sink.kafka.TIMEOUT_S", 0.5)
-    with pytest.raises(Away, match=r"127\.0\.0\.1:1 does not answer"):
+    monkeypatch.setattr("headwater.sink.stores.kafka.TIMEOUT_S", 0.5)
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 does not answer"):
         Kafka("127.0.0.1:1").open(feed())

@@ -9,25 +9,26 @@ from pathlib import Path
 import pytest
 
 from headwater.change import Change
-from headwater.client import Client
-from headwater.errors import Away, UsageError
-from headwater.graph import SINK_GROUP
-from headwater.sink import Sqlite, membership
-from headwater.sink.call import Caller
-from headwater.sink.loop import Loop
-from headwater.sink.outbox import Outbox
-from headwater.sink.pause import Pauses
-from headwater.sink.store import Batch, Feed
+from headwater.client.client import Client
+from headwater.declare.spec import SINK_GROUP
+from headwater.errors import UnavailableError, UsageError
+from headwater.sink import Sqlite
+from headwater.sink.effects.call import Caller
+from headwater.sink.effects.effect_store import EffectStore
+from headwater.sink.loop import membership
+from headwater.sink.loop.loop import Loop
+from headwater.sink.loop.pauses import Pauses
+from headwater.sink.store import Batch, SinkFeed
 from headwater.testing import SettableClock
-from servers import both_logs, wait_until
 from sink.running import Running
-from viewlog import ViewLog
+from support.servers import both_logs, wait_until
+from support.viewlog import ViewLog
 
 COLUMNS = {"id": "STRING", "n": "BIGINT"}
 
 
-def feed(topic: str, **more) -> Feed:
-    return Feed(f"{topic}.out", topic, ("id",), COLUMNS, **more)
+def feed(topic: str, **more) -> SinkFeed:
+    return SinkFeed(f"{topic}.out", topic, ("id",), COLUMNS, **more)
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def start(bootstrap, tmp_path):
     running: list[Running] = []
 
     def begin(
-        topic: str, target=None, address: str = bootstrap, of: Feed | None = None, **options
+        topic: str, target=None, address: str = bootstrap, of: SinkFeed | None = None, **options
     ) -> Running:
         target = target or Sqlite(tmp_path / "out.db")
         made = Loop(
@@ -87,7 +88,7 @@ def test_a_table_follows_its_topic_and_goes_on_where_it_stands(log, start, rows)
 def _committed(log: ViewLog, topic: str) -> dict:
     from confluent_kafka import TopicPartition
 
-    from headwater.client import consumer
+    from headwater.client.client import consumer
 
     reader = consumer(log.log, group=SINK_GROUP + f"{topic}.out")
     try:
@@ -134,7 +135,7 @@ def test_poison_goes_to_the_dead_letters_and_the_rest_goes_on(log, start, rows, 
     assert {letter.key() for letter in letters} == {b"b", b"c", None}
     reasons = {int(each["offset"]): each["reason"].decode() for each in about}
     assert "does not fit" in reasons[1]
-    assert "no row" in reasons[2]
+    assert "not a row" in reasons[2]
     assert running.loop.counters.dead == 3
     assert f"{topic}-0 offset 1 goes to {topic}.dead: the record does not fit" in caplog.text
     assert "my secret" not in caplog.text
@@ -166,7 +167,7 @@ def test_a_topic_made_again_fills_the_store_anew(log, start, rows, caplog):
     start(topic)
 
     wait_until(lambda: rows(topic) == {f"new{n}": n for n in range(9)}, 30, "the new rows alone")
-    assert "deleted and made again" in caplog.text
+    assert "deleted and created again" in caplog.text
 
 
 def test_offsets_that_the_log_does_not_have_fill_the_store_anew(log, start, rows, tmp_path, caplog):
@@ -196,7 +197,7 @@ def test_a_store_older_than_the_deletions_of_its_topic_is_filled_anew(log, start
     start(topic)
 
     wait_until(lambda: rows(topic) == {"a": 1}, 20, "rows without the ghost")
-    assert "older than deletions stay" in caplog.text
+    assert "older than the time for which" in caplog.text
 
 
 def test_a_store_that_was_killed_while_old_records_filled_it_goes_on(log, start, rows, tmp_path, caplog):
@@ -213,7 +214,7 @@ def test_a_store_that_was_killed_while_old_records_filled_it_goes_on(log, start,
 
     wait_until(lambda: "b" in rows(topic), 20, "the other row")
     assert rows(topic) == {"a": 1, "b": 2, "witness": 1}
-    assert "filling it anew" not in caplog.text
+    assert "filling the store again" not in caplog.text
 
 
 def _write(path: Path, statement: str) -> None:
@@ -248,28 +249,28 @@ class Flaky:
     def __init__(self, inner, faults: list[str]) -> None:
         self.inner, self.faults = inner, faults
 
-    def check(self, of: Feed) -> None:
+    def check(self, of: SinkFeed) -> None:
         self.inner.check(of)
 
-    def open(self, of: Feed):
+    def open(self, of: SinkFeed):
         if self.faults and self.faults[0] == "open":
             self.faults.pop(0)
-            raise Away("the store")
+            raise UnavailableError("the store")
         self.store = self.inner.open(of)
         return self
 
     def apply(self, batch) -> None:
         fault = self.faults.pop(0) if self.faults else ""
         if fault == "before":
-            raise Away("the store")
+            raise UnavailableError("the store")
         self.store.apply(batch)
         if fault == "after":
-            raise Away("the store")
+            raise UnavailableError("the store")
 
     def claim(self, partitions):
         if self.faults and self.faults[0] == "claim":
             self.faults.pop(0)
-            raise Away("the store")
+            raise UnavailableError("the store")
         return self.store.claim(partitions)
 
     def reset(self) -> None:
@@ -296,7 +297,7 @@ def test_a_store_that_is_away_is_waited_for_and_nothing_is_doubled(log, start, t
     found = connection.execute(f'SELECT _offset, id FROM "{topic}" ORDER BY 1').fetchall()
     connection.close()
     assert found == [(n, f"k{n % 50}") for n in range(100)]
-    said = [caplog.text.count("store is away"), caplog.text.count("going on when it is back")]
+    said = [caplog.text.count("store is away"), caplog.text.count("continuing when it is back")]
     assert said[0] == said[1] >= 2
     wait_until(lambda: caplog.text.count("store is back") == said[0], 10, "the word that it is back")
 
@@ -315,7 +316,7 @@ def test_an_idle_loop_costs_next_to_nothing(log, start, rows):
 
 
 class Slow(Flaky):
-    """Away, after longer than the session of the group; once."""
+    """UnavailableError, after longer than the session of the group; once."""
 
     def __init__(self, inner, clock) -> None:
         super().__init__(inner, [])
@@ -325,7 +326,7 @@ class Slow(Flaky):
         if self.slow:
             self.slow = False
             self.clock.advance(7)
-            raise Away("the slow store")
+            raise UnavailableError("the slow store")
         super().apply(batch)
 
 
@@ -362,7 +363,7 @@ def test_a_topic_made_again_under_a_running_sink_fills_any_store_anew(log, start
     wait_until(lambda: len(rows(topic)) == 5, 20, "the old rows")
 
     log.delete(topic)
-    wait_until(lambda: "is gone" in caplog.text, 20, "the word")
+    wait_until(lambda: "was deleted" in caplog.text, 20, "the word")
     again = ViewLog(log.log)
     again.create(topic, partitions=1)
     put(again, topic, {f"new{n}": n for n in range(9)})
@@ -378,21 +379,21 @@ class Narrow:
     def __init__(self, function) -> None:
         self.function = function
 
-    def check(self, of: Feed) -> None:
+    def check(self, of: SinkFeed) -> None:
         pass
 
-    def open(self, of: Feed) -> Outbox:
-        return Outbox(of, Caller(self.function), start="beginning", waiting_max=10, room_s=0.2)
+    def open(self, of: SinkFeed) -> EffectStore:
+        return EffectStore(of, Caller(self.function), start="beginning", waiting_max=10, room_s=0.2)
 
 
 def test_a_receiver_that_was_slow_is_told_all_of_it_in_order_when_it_is_not(log, start, caplog):
     caplog.set_level("INFO")
     topic = log.create(partitions=1)
-    going_on, told = threading.Event(), []
+    going_on, delivered = threading.Event(), []
 
     def tell(effect) -> None:
         going_on.wait(30)
-        told.append(effect.row["n"])
+        delivered.append(effect.row["n"])
 
     running = start(topic, Narrow(tell))
     for n in range(20):
@@ -404,8 +405,8 @@ def test_a_receiver_that_was_slow_is_told_all_of_it_in_order_when_it_is_not(log,
     waiting = running.loop._store.waiting()
     going_on.set()
 
-    wait_until(lambda: len(told) == 40, 30, "all of them")
-    assert told == list(range(40))
+    wait_until(lambda: len(delivered) == 40, 30, "all of them")
+    assert delivered == list(range(40))
     assert 10 <= waiting < 40
     assert "store is away" not in caplog.text
 

@@ -2,8 +2,8 @@
 
 from headwater.access import access
 from headwater.change import Change
-from headwater.sink.count import Counted
-from headwater.sink.membership import Membership
+from headwater.sink.loop.counters import Counted
+from headwater.sink.loop.membership import Membership
 from headwater.sink.store import Batch
 
 
@@ -12,9 +12,9 @@ def changes(first: int, end: int) -> Batch:
 
 
 def member(stored: int) -> Membership:
-    """One that has claimed a partition of a store which stands there."""
+    """A membership that has claimed a partition from a store with that offset."""
     found = Membership(access("127.0.0.1:1"), "sink", "topic", 6_000, lambda _: None)
-    found.next, found._counted = {0: stored}, {0: Counted(stored)}
+    found.offsets, found._counts = {0: stored}, {0: Counted(stored)}
     return found
 
 
@@ -23,9 +23,9 @@ def test_records_from_before_a_claim_that_still_come_are_neither_counted_nor_gon
 
     mine.applied(changes(0, 1_000))
     mine.applied(changes(1_000, 2_000))
-    assert mine.next == {0: 2_000}
-    assert mine._counted == {0: Counted(2_000, 0)}
+    assert mine.offsets == {0: 2_000}
+    assert mine._counts == {0: Counted(2_000, 0)}
 
     mine.applied(changes(1_990, 2_010))
-    assert mine.next == {0: 2_010}
-    assert mine._counted == {0: Counted(2_000, 10)}
+    assert mine.offsets == {0: 2_010}
+    assert mine._counts == {0: Counted(2_000, 10)}

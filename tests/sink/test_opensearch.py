@@ -8,17 +8,17 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from headwater.change import Change
-from headwater.client import Client
-from headwater.errors import Away, UsageError
+from headwater.client.client import Client
+from headwater.errors import UnavailableError, UsageError
 from headwater.sink import OpenSearch
-from headwater.sink import opensearch as module
-from headwater.sink.loop import Loop
-from headwater.sink.store import Batch, Feed, Poison, Superseded
-from servers import OpenSearchProcess, wait_until
+from headwater.sink.loop.loop import Loop
+from headwater.sink.store import Batch, Poison, SinkFeed, Superseded
+from headwater.sink.stores import opensearch as module
 from sink.contract import COLUMNS, Contract, batch, change, feed
 from sink.killed import Killed
 from sink.running import Running
-from viewlog import ViewLog
+from support.servers import OpenSearchProcess, wait_until
+from support.viewlog import ViewLog
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,7 @@ class TestOpenSearch(Contract, Killed):
 
 
 def test_a_bulk_that_comes_late_changes_nothing(place):
-    """A holder that was stopped behind its look at the claim: its documents are older than what is there."""
+    """A holder that was stopped after it read the claim: its documents are older than the stored ones."""
     store = place.target.open(feed())
     store.claim([0])
     store.apply(batch(change("a", 1, 0), change("b", 1, 1)))
@@ -115,7 +115,7 @@ def test_a_bulk_of_the_partition_that_a_key_has_left_changes_nothing(place):
 def grown(place, log):
     """A sink of a topic with two partitions that is given more of them."""
     topic = log.create(partitions=2)
-    of = Feed(f"{topic}.search", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
+    of = SinkFeed(f"{topic}.search", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
     rows = {f"k{n}": {"id": f"k{n}", "n": 1} for n in range(40)}
     for _ in range(3):  # so that the offsets of the first two partitions are ahead of all that come later
         log.put(topic, rows)
@@ -158,7 +158,10 @@ def test_partitions_that_move_keys_to_smaller_numbers_are_refused(grown):
 
 @pytest.mark.parametrize("step", ["_forget_offsets", "_check_mark"])
 def test_a_slow_reset_leaves_alone_what_a_successor_has_written(place, step):
-    """A process that is suspended before it forgets the offsets, or before it removes the index; another claims and writes meanwhile."""
+    """A process that is suspended before it forgets the offsets, or before it removes the index.
+
+    Another claims and writes meanwhile.
+    """
     store, successor = place.target.open(feed()), place.target.open(feed())
     store.claim([0, 1])
     store.apply(batch(change("a", 1, 0), change("z", 1, 0, partition=1)))
@@ -181,7 +184,7 @@ def test_a_slow_reset_leaves_alone_what_a_successor_has_written(place, step):
 
 
 def test_a_successor_whose_rows_a_slow_reset_has_removed_begins_anew(place):
-    """Nothing can be asked of the server together with the removal of an index: what was lost by it is written again."""
+    """The server cannot remove an index on a condition: rows that are lost by it are written again."""
     store, successor = place.target.open(feed()), place.target.open(feed())
     store.claim([0])
     store.apply(batch(change("a", 1, 0)))
@@ -210,7 +213,7 @@ def test_a_reset_that_was_marked_while_a_partition_was_claimed_is_finished_by_th
     store, other = place.target.open(feed()), place.target.open(feed())
     store.claim([0])
     store.apply(batch(change("a", 1, 0)))
-    take, store._finish_reset = other._take, None  # the process that resets ends behind its mark
+    take, store._finish_reset = other._take, None  # the process that resets ends after its mark
 
     def overtaken(numbers):
         other._take = take
@@ -276,7 +279,7 @@ def test_a_row_whose_version_is_smaller_is_passed_over_and_of_equal_ones_the_lat
 
 
 def test_rows_are_found_by_words_and_columns_are_added(place):
-    store = place.target.open(Feed("orders.store", "orders", ("id",), COLUMNS | {"title": "STRING"}))
+    store = place.target.open(SinkFeed("orders.store", "orders", ("id",), COLUMNS | {"title": "STRING"}))
     store.claim([0])
     row = {"id": "a", "title": "Red running shoes", "at": "2026-01-31T10:00:00.000001Z"}
     store.apply(batch(Change("a", json.dumps(row), 0, 0, 0)))
@@ -286,19 +289,19 @@ def test_rows_are_found_by_words_and_columns_are_added(place):
     found = place.client.search(body={"query": {"match": {"title": "shoes"}}}, index="orders")
     assert found["hits"]["hits"][0]["_source"] == row
     with pytest.raises(UsageError, match="does not fit sink"):
-        place.target.open(Feed("orders.store", "orders", ("id",), COLUMNS | {"total": "STRING"}))
+        place.target.open(SinkFeed("orders.store", "orders", ("id",), COLUMNS | {"total": "STRING"}))
 
 
 def test_a_server_that_is_away_is_said_without_its_password():
     secret = uuid.uuid4().hex
     target = OpenSearch(f"http://me:{secret}@127.0.0.1:1")
 
-    with pytest.raises(Away, match=r"http://127\.0\.0\.1:1 does not answer") as caught:
+    with pytest.raises(UnavailableError, match=r"http://127\.0\.0\.1:1 does not answer") as caught:
         target.open(feed())
     assert secret not in str(caught.value) + repr(target)
-    with pytest.raises(UsageError, match="the sinks' own"):
+    with pytest.raises(UsageError, match="reserved for sinks"):
         OpenSearch("http://localhost", index="headwater-positions").check(feed())
-    with pytest.raises(UsageError, match="the sinks' own"):
-        target.check(Feed("s", "orders", ("id",), COLUMNS | {"headwater_version": "INT"}))
+    with pytest.raises(UsageError, match="reserved for sinks"):
+        target.check(SinkFeed("s", "orders", ("id",), COLUMNS | {"headwater_version": "INT"}))
     with pytest.raises(UsageError, match="no index of such a name"):
         OpenSearch("http://localhost", index="Orders*").check(feed())

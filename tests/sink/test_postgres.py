@@ -10,16 +10,16 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from headwater.change import Change
-from headwater.client import Client
-from headwater.errors import Away, UsageError
+from headwater.client.client import Client
+from headwater.errors import UnavailableError, UsageError
 from headwater.sink import Postgres
-from headwater.sink import postgres as module
-from headwater.sink.loop import Loop
-from headwater.sink.store import Feed, Poison
-from servers import free_port, wait_until
+from headwater.sink.loop.loop import Loop
+from headwater.sink.store import Poison, SinkFeed
+from headwater.sink.stores import postgres as module
 from sink.contract import batch, change, feed
 from sink.running import Running
 from sink.sqlcontract import SqlContract, row
+from support.servers import free_port, wait_until
 
 
 class PostgresPlace:
@@ -46,14 +46,14 @@ class PostgresPlace:
                     values = [Jsonb(value) if isinstance(value, list) else value for value in row]
                     connection.execute(f"INSERT INTO {name} VALUES ({', '.join(['%s'] * len(row))})", values)
 
-    def write_format(self, of: Feed, number: int | None) -> None:  # noqa: ARG002  all sinks of it share one
+    def write_format(self, of: SinkFeed, number: int | None) -> None:  # noqa: ARG002  all sinks share it
         with psycopg.connect(self.url, options=f"-c search_path={self.schema}") as connection:
             if number is None:
                 connection.execute("DROP TABLE headwater_format")
             else:
                 connection.execute("UPDATE headwater_format SET format = %s", (number,))
 
-    def rows(self, of: Feed) -> dict:
+    def rows(self, of: SinkFeed) -> dict:
         found = self.query(f'SELECT id, total FROM "{of.topic}"')
         return {key: {"id": key, "total": total} for key, total in found}
 
@@ -65,7 +65,7 @@ def place(postgres):
 
 def test_what_postgresql_says_of_a_record_is_in_its_letter_and_not_in_the_log(place, log, caplog):
     topic = log.create(partitions=1)
-    of = Feed(f"{topic}.store", topic, ("id",), {"id": "STRING", "born": "DATE"})
+    of = SinkFeed(f"{topic}.store", topic, ("id",), {"id": "STRING", "born": "DATE"})
     log.put(topic, {"bob": {"id": "bob", "born": "his birthday"}})
     running = Running(Loop(log.log, of.sink, topic, place.target, lambda: of))
     wait_until(lambda: running.loop.counters.dead == 1, 30, "the letter")
@@ -99,10 +99,12 @@ def test_every_kind_of_value_is_kept(place):
         "j": "STRUCT<`a`: INT>",
         "A b": "ARRAY<STRING>",
     }
-    of = Feed("s", "t", ("i",), kinds)
+    of = SinkFeed("s", "t", ("i",), kinds)
     value = {
-        "i": 2**62, "d": 1.5, "s": "a\tb\n\\n 'é", "b": True, "t": "2026-01-31T10:00:00.000001Z", "y": "2026-01-31",
-        "n": "12345678901234567890.123456789", "x": "AAH/", "j": {"a": [1, "x"]}, "A b": ['q"', "\\"], "_revision": 7,
+        "i": 2**62, "d": 1.5, "s": "a\tb\n\\n 'é", "b": True,
+        "t": "2026-01-31T10:00:00.000001Z", "y": "2026-01-31",
+        "n": "12345678901234567890.123456789", "x": "AAH/", "j": {"a": [1, "x"]}, "A b": ['q"', "\\"],
+        "_revision": 7,
     }  # fmt: skip
     store = place.target.open(of)
     store.claim([0])
@@ -136,7 +138,7 @@ def test_text_is_kept_whatever_is_in_it(place, many):
         "é \u2028 \U0001f600",
         "{}",
     ]
-    of = Feed("s", "t", ("i",), {"i": "BIGINT", "s": "STRING", "j": "ARRAY<STRING>"})
+    of = SinkFeed("s", "t", ("i",), {"i": "BIGINT", "s": "STRING", "j": "ARRAY<STRING>"})
     store = place.target.open(of)
     store.claim([0])
     wanted = [
@@ -153,9 +155,9 @@ def test_text_is_kept_whatever_is_in_it(place, many):
 
 
 def test_values_of_another_type_are_cast_as_postgresql_does_it_beside_rows_that_fit(place):
-    """A number as text, a decimal as a number, an object in a column of text: what PostgreSQL can make of them, it does."""
+    """A number as text, a decimal as a number, an object in a text column: PostgreSQL casts what it can."""
     kinds = {"100% i": "BIGINT", "d": "DOUBLE", "s": "STRING", "n": "DECIMAL(10,2)", "b": "BOOLEAN"}
-    of = Feed("s", "t", ("100% i",), kinds)
+    of = SinkFeed("s", "t", ("100% i",), kinds)
     store = place.target.open(of)
     store.claim([0])
     odd = [
@@ -182,14 +184,14 @@ def test_values_of_another_type_are_cast_as_postgresql_does_it_beside_rows_that_
 def test_rows_with_another_type_in_append_feeds_and_in_histories_keep_their_place(postgres):
     kinds = {"id": "STRING", "n": "BIGINT"}
     append = PostgresPlace(postgres.url)
-    store = append.target.open(Feed("s", "t", ("id",), kinds, append=True))
+    store = append.target.open(SinkFeed("s", "t", ("id",), kinds, append=True))
     store.claim([0])
     store.apply(batch(row({"id": "a", "n": "1"}, 4), row({"id": "a", "n": 2}, 5)))
     store.close()
     assert append.query("SELECT * FROM t ORDER BY _offset") == [(0, 4, "a", 1), (0, 5, "a", 2)]
 
     history = PostgresPlace(postgres.url, history=True)
-    store = history.target.open(Feed("s", "t", ("id",), kinds))
+    store = history.target.open(SinkFeed("s", "t", ("id",), kinds))
     store.claim([0])
     store.apply(batch(row({"id": "a", "n": "1"}, 4, "a"), row({"id": "a", "n": 2}, 5, "a")))
     store.close()
@@ -199,7 +201,7 @@ def test_rows_with_another_type_in_append_feeds_and_in_histories_keep_their_plac
 
 @pytest.mark.parametrize("bad", [{"i": "x"}, {"i": 2**63}, {"i": 1.5}, {"i": 9, "s": "\u0000"}])
 def test_the_one_record_of_many_that_does_not_fit_is_found(place, bad):
-    of = Feed("s", "t", ("i",), {"i": "BIGINT", "s": "STRING"})
+    of = SinkFeed("s", "t", ("i",), {"i": "BIGINT", "s": "STRING"})
     store = place.target.open(of)
     store.claim([0])
     many = [row({"i": n, "s": "a"}, n, str(n)) for n in range(100)]
@@ -217,7 +219,7 @@ def test_the_one_record_of_many_that_does_not_fit_is_found(place, bad):
 
 
 def test_a_server_that_is_away_and_one_that_refuses_are_told_apart(postgres, place):
-    with pytest.raises(Away):
+    with pytest.raises(UnavailableError):
         Postgres(f"postgresql://postgres@127.0.0.1:{free_port()}/postgres").open(feed())
     with pytest.raises(UsageError, match="no_such"):
         Postgres(postgres.url.removesuffix("postgres") + "no_such").open(feed())
@@ -228,7 +230,7 @@ def test_a_lost_connection_is_made_anew_by_the_next_claim(place):
     store.claim([0])
     place.query(f"SELECT pg_terminate_backend({store._connection.info.backend_pid})")
 
-    with pytest.raises(Away):
+    with pytest.raises(UnavailableError):
         store.apply(batch(change("a", 1, 0)))
     store.claim([0])
     store.apply(batch(change("a", 1, 0)))

@@ -8,15 +8,16 @@ import uuid
 import pytest
 import redis
 
-from databases import RedisProcess
-from headwater.errors import Away, UsageError
-from headwater.sink import Redis, loop
-from headwater.sink.store import Feed, Poison
-from servers import wait_until
+from headwater.errors import UnavailableError, UsageError
+from headwater.sink import Redis
+from headwater.sink.loop import loop
+from headwater.sink.store import Poison, SinkFeed
 from sink.contract import COLUMNS, Contract, batch, change, feed, version
 from sink.killed import Killed, Story, run
 from sink.killed import feed as killed_feed
 from sink.running import Running
+from support.databases import RedisProcess
+from support.servers import wait_until
 
 
 class RedisPlace:
@@ -151,7 +152,7 @@ def test_readers_never_see_a_value_go_back_while_two_holders_fight_for_it(place)
                 if part:
                     holders[one].apply(batch(*part))
                     at[one] += len(part)
-            except Exception:  # noqa: BLE001  superseded: the other goes on
+            except Exception:  # noqa: BLE001  superseded: the other continues
                 at[one] = 0
     finally:
         stop.set()
@@ -186,7 +187,7 @@ def test_redis_killed_while_it_is_written_to_loses_nothing_that_it_has_confirmed
     for _ in range(3):
         left = source.randrange(3, 12)
         timer = threading.Timer(source.random() * 0.01, server.end)
-        with pytest.raises(Away):
+        with pytest.raises(UnavailableError):
             run(place.target, story, count, largest=20)
         timer.join()
         server.start()
@@ -214,7 +215,7 @@ def test_a_reset_that_was_interrupted_is_finished_by_the_next_claim(place):
 @pytest.mark.parametrize("form", ["json", "hash"])
 @pytest.mark.parametrize("key", ["_headwater:orders.store", "_headwater:orders.store:versions"])
 def test_a_row_with_any_key_leaves_the_state_of_its_sink_alone(redis_server, form, key):
-    """Keys come from whoever writes records: user names, slugs."""
+    """Keys come from the writers of records: user names, slugs."""
     place = RedisPlace(redis_server, form)
     store = place.target.open(feed())
     store.claim([0])
@@ -238,7 +239,7 @@ def test_a_row_with_any_key_leaves_the_state_of_its_sink_alone(redis_server, for
 
 def test_a_prefix_that_the_keys_of_sinks_begin_with_is_refused():
     for prefix in ("h", "headwater.sink:", "headwater.sink:state:"):
-        with pytest.raises(UsageError, match="are the sinks' own"):
+        with pytest.raises(UsageError, match="are reserved for sinks"):
             Redis("redis://localhost", prefix=prefix).check(feed())
     Redis("redis://localhost", prefix="headwater.sinks:").check(feed())
 
@@ -296,8 +297,8 @@ def test_a_sink_whose_state_a_row_had_replaced_is_filled_from_the_start(redis_se
 
 def test_what_cannot_be_is_said_before_anything_starts(place):
     with pytest.raises(UsageError, match="give the view a key"):
-        place.target.check(Feed("s", "clicks", (), COLUMNS, append=True))
-    with pytest.raises(UsageError, match="no address of a Redis"):
+        place.target.check(SinkFeed("s", "clicks", (), COLUMNS, append=True))
+    with pytest.raises(UsageError, match="not an address of Redis"):
         Redis("http://localhost").open(feed())
     with pytest.raises(UsageError, match="'json' or 'hash'"):
         Redis("redis://localhost", form="xml")
@@ -307,7 +308,7 @@ def test_a_server_that_is_away_is_said_without_its_password():
     secret = uuid.uuid4().hex
     target = Redis(f"redis://me:{secret}@127.0.0.1:1/0")
 
-    with pytest.raises(Away, match=r"redis://127\.0\.0\.1:1/0 does not answer") as caught:
+    with pytest.raises(UnavailableError, match=r"redis://127\.0\.0\.1:1/0 does not answer") as caught:
         target.open(feed())
     assert secret not in str(caught.value) + repr(target)
 
@@ -335,7 +336,7 @@ def test_rows_with_and_without_versions_and_deletions_are_one_batch_of_any_size(
 def test_a_sink_with_nothing_to_do_notices_that_its_redis_went_back(place, log, monkeypatch):
     monkeypatch.setattr(loop, "SEEN_S", 0.3)
     topic = log.create(partitions=1)
-    of = Feed(f"{topic}.cache", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
+    of = SinkFeed(f"{topic}.cache", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
     log.put(topic, {"a": {"id": "a", "n": 1}})
     running = Running(loop.Loop(log.log, of.sink, topic, place.target, lambda: of))
     try:

@@ -1,4 +1,4 @@
-"""A real-time view that publishes a batch again after a crash, in another order of its partitions: what its readers show."""
+"""What readers show of a real-time view that repeats a batch in another order of partitions."""
 
 import json
 import random
@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from headwater.change import Change
 from headwater.position import Position
-from headwater.sink.rows import newest
-from headwater.sink.table import SqliteTable
+from headwater.sink.batch_rows import newest_changes
+from headwater.view.tables.writer import SqliteTable
 
 
 def published(partitions, seed, most=None):
-    """What a run publishes for one key that reads the partitions, each in its order: a row for each record, and an aggregate in which the order is seen."""
+    """What a run publishes for one key, reading each partition in its order.
+
+    There is a row for each record, and an aggregate that depends on the order.
+    """
     choose, left, row, out = random.Random(seed), [list(each) for each in partitions], [], []
     while any(left) and (most is None or len(out) < most):
         row.append(choose.choice([each for each in left if each]).pop(0))
@@ -59,4 +62,4 @@ def test_all_readers_show_the_same_row_after_a_crash_and_no_version_goes_back(si
     assert read(log, seeds[3])[0] == row
     compacted = [*log[:kept][-1:], *log[kept:]]
     assert read(compacted, seeds[3])[0] == row, "a reader that comes after compaction"
-    assert newest(log)["k"].change.value == row
+    assert newest_changes(log)["k"].change.value == row

@@ -15,19 +15,21 @@ import psycopg
 import pytest
 
 import headwater as hw
-from headwater.client import Client
+from headwater.client.client import Client
 from headwater.config import Settings
+from headwater.declare.drawing import drawing
+from headwater.declare.spec import Sink
 from headwater.errors import UsageError
-from headwater.graph import Sink
-from headwater.node import Node
+from headwater.node.node import Node
 from headwater.result import Result
-from headwater.sink import Call, Delta, Kafka, OpenSearch, Parquet, Postgres, Redis, Sqlite, Tantivy, source
-from headwater.sink.loop import Loop
-from headwater.sink.run import Sinks
-from headwater.sink.status import Standing, standings
-from headwater.sink.store import Feed
-from servers import wait_until
+from headwater.sink import Call, Delta, Kafka, OpenSearch, Parquet, Postgres, Redis, Sqlite, Tantivy
+from headwater.sink.loop import feeds
+from headwater.sink.loop.loop import Loop
+from headwater.sink.loop.sinks import Sinks
+from headwater.sink.loop.status import PartitionStatus, partition_statuses
+from headwater.sink.store import SinkFeed
 from sink.proxy import Proxy
+from support.servers import wait_until
 
 APP = """
 from datetime import datetime
@@ -37,11 +39,16 @@ class Order(hw.Event):
     id: str
     n: int
     at: datetime
+class Product(hw.Row):
+    id: str
+    n: int
+    at: datetime
 app.stream("orders", Order, key="id", time="at", topic="{topic}")
-app.table("products", Order, key="id", topic="{topic}-products")
+app.table("products", Product, key="id", topic="{topic}-products")
 app.sink("orders", hw.sink.Sqlite("{folder}/orders.db", table="orders"), name="{topic}.file")
 app.sink("orders", hw.sink.Sqlite("{folder}/none.db", table="orders"), name="{topic}.second")
-app.sink("products", hw.sink.Sqlite("{folder}/none.db", table="products", columns={{"id": "NOTHING"}}), name="{topic}.bad")
+bad = hw.sink.Sqlite("{folder}/none.db", table="products", columns={{"id": "NOTHING"}})
+app.sink("products", bad, name="{topic}.bad")
 """
 
 
@@ -51,10 +58,16 @@ class Order(hw.Event):
     at: datetime
 
 
+class Product(hw.Row):
+    id: str
+    n: int
+    at: datetime
+
+
 def declared(**options) -> hw.App:
     app = hw.App("shop")
     app.stream("orders", Order, key="id", time="at")
-    app.table("products", Order, key="id")
+    app.table("products", Product, key="id")
     app.sql("totals", "SELECT id, sum(n) AS n FROM orders GROUP BY id", key="id", **options)
     return app
 
@@ -66,18 +79,18 @@ def test_columns_come_from_the_type_or_from_the_newest_result(log):
     for name in ("orders", "products", view):
         app.sink(name, Sqlite("x.db"))
     graph, client = app.graph(), Client(log.log)
-    feeds = {sink.source: source.feed(graph, sink, client) for sink in graph.sinks.values()}
-    assert feeds["orders"].append
-    assert not feeds["products"].append
-    assert dict(feeds["products"].columns) == {"id": "STRING", "n": "BIGINT", "at": "TIMESTAMP"}
-    assert feeds[view] is None
+    found = {sink.source: feeds.sink_feed(graph, sink, client) for sink in graph.sinks.values()}
+    assert found["orders"].append
+    assert not found["products"].append
+    assert dict(found["products"].columns) == {"id": "STRING", "n": "BIGINT", "at": "TIMESTAMP"}
+    assert found[view] is None
 
     log.create(f"{view}.progress", partitions=1, policy="delete")
     result = Result(run="r", batch=0, inputs={}, partitions=2, columns={"id": "STRING", "n": "BIGINT"})
     log.producer.produce(f"{view}.progress", value=msgspec.json.encode(result))
     log.producer.flush(60)
-    found = source.feed(graph, graph.sinks[f"{view}.sqlite"], client)
-    assert found == Feed(f"{view}.sqlite", view, ("id",), {"id": "STRING", "n": "BIGINT"})
+    found = feeds.sink_feed(graph, graph.sinks[f"{view}.sqlite"], client)
+    assert found == SinkFeed(f"{view}.sqlite", view, ("id",), {"id": "STRING", "n": "BIGINT"})
     client.close()
 
 
@@ -85,13 +98,13 @@ def test_a_real_time_view_must_be_told_its_columns():
     app = declared(latency="realtime")
     app.sink("totals", Sqlite("x.db"))
     graph = app.graph()
-    with pytest.raises(UsageError, match="does not say its columns"):
-        source.check(graph, graph.sinks["totals.sqlite"])
+    with pytest.raises(UsageError, match="no result that names its columns"):
+        feeds.check_sink(graph, graph.sinks["totals.sqlite"])
 
-    told = Sink("s", "totals", Sqlite("x.db", columns={"id": "STRING", "n": "BIGINT"}))
-    source.check(graph, told)
-    assert source.feed(graph, told, None).versioned
-    assert "totals.sqlite  sink · totals ─► sqlite" in graph.text()
+    totals = Sink("s", "totals", Sqlite("x.db", columns={"id": "STRING", "n": "BIGINT"}))
+    feeds.check_sink(graph, totals)
+    assert feeds.sink_feed(graph, totals, None).versioned
+    assert "totals.sqlite  sink · totals ─► sqlite" in drawing(graph)
 
 
 @pytest.fixture
@@ -99,7 +112,7 @@ def application(log, tmp_path):
     topic = log.name("orders")
     file = tmp_path / "app.py"
     file.write_text(APP.format(topic=topic, folder=tmp_path))
-    settings = {"HEADWATER_LOG": f"kafka://{log.log}", "HEADWATER_STORE": f"sqlite:{tmp_path}/views"}
+    settings = {"HEADWATER_LOG": f"kafka://{log.log}", "HEADWATER_VIEW_TABLES": f"sqlite:{tmp_path}/views"}
     return topic, file, os.environ | settings | {"COLUMNS": "200"}
 
 
@@ -189,8 +202,8 @@ def test_the_commands_run_show_and_pause_sinks(log, application, tmp_path):
 
         graph = hw.App.load(str(file)).graph()
 
-        def standing() -> Standing:
-            return next(each for each in standings(log.log, graph) if each.sink == f"{topic}.file")
+        def standing() -> PartitionStatus:
+            return next(each for each in partition_statuses(log.log, graph) if each.sink == f"{topic}.file")
 
         wait_until(lambda: standing().position == 3, 20, "the position")
         assert (standing().lag, standing().dead) == (0, 1)
@@ -209,7 +222,7 @@ def test_the_node_runs_the_sinks_of_its_application(log, application, tmp_path):
     topic, file, _ = application
     log.create(topic, partitions=1, policy="delete")
     log.put(topic, {"a": order("a", 1)})
-    settings = Settings(log=f"kafka://{log.log}", store=f"sqlite:{tmp_path}/views", console_port=0)
+    settings = Settings(log=f"kafka://{log.log}", view_tables=f"sqlite:{tmp_path}/views", console_port=0)
     with Node(settings, file, hw.App.load(str(file)).graph()) as node:
         node.supervisor.start(node._sinks())
         wait_until(lambda: stored(tmp_path / "orders.db") == [("a", 1)], 30, "the row")
@@ -231,7 +244,7 @@ def test_a_cut_between_sink_and_database_is_ridden_through(log, postgres):
     proxy = Proxy(postgres.port)
     proxy.join()
     url = postgres.url.replace(str(postgres.port), str(proxy.port))
-    feed = Feed(f"{topic}.out", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
+    feed = SinkFeed(f"{topic}.out", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
     loop = Loop(log.log, feed.sink, topic, Postgres(url, schema=schema), lambda: feed)
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()

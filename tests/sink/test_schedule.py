@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.sink.schedule import JITTER, PAUSES_S, Schedule, pause_ms
+from headwater.sink.effects.schedule import JITTER, PAUSES_S, Schedule, is_last, pause_ms
 
 HOUR = 3600
 
@@ -82,7 +82,7 @@ def test_any_history_gives_out_what_a_plain_list_gives_out(history):
 
 @given(st.lists(st.sampled_from("ab"), max_size=20), st.integers(0, 1000))
 def test_a_key_is_told_in_its_order_however_often_attempts_fail(keys, seed):
-    schedule, now, told, chance = Schedule(), 0, [], random.Random(seed)
+    schedule, now, taken, chance = Schedule(), 0, [], random.Random(seed)
     for number, key in enumerate(keys):
         schedule.add(f"{key}{number}", key, 0)
     while len(schedule):
@@ -96,9 +96,9 @@ def test_a_key_is_told_in_its_order_however_often_attempts_fail(keys, seed):
                 schedule.retry(effect, now + chance.randrange(1, 5))
             else:
                 schedule.finish(effect)
-                told.append(effect)
+                taken.append(effect)
     for key in "ab":
-        assert [e for e in told if e[0] == key] == [f"{k}{n}" for n, k in enumerate(keys) if k == key]
+        assert [e for e in taken if e[0] == key] == [f"{k}{n}" for n, k in enumerate(keys) if k == key]
 
 
 def test_the_pauses_are_those_that_are_documented_with_jitter_upwards():
@@ -109,7 +109,8 @@ def test_the_pauses_are_those_that_are_documented_with_jitter_upwards():
         assert max(drawn) <= PAUSES_S[attempts] * 1000 * (1 + JITTER)
         assert len(drawn) > 50
     assert PAUSES_S == (0, 5, 300, HOUR / 2, 2 * HOUR, 5 * HOUR, 10 * HOUR, 10 * HOUR)
-    assert pause_ms(len(PAUSES_S), chance) is None
+    assert is_last(len(PAUSES_S))
+    assert not is_last(len(PAUSES_S) - 1)
 
 
 def test_a_receiver_may_ask_for_more_time_but_not_for_less():

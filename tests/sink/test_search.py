@@ -1,4 +1,4 @@
-"""The embedded search index: what every store promises, and that rows are found by words, numbers and times."""
+"""The embedded search index: the promises of every store, and rows found by words, numbers and times."""
 
 import json
 import os
@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from headwater.change import Change
-from headwater.errors import Away, UsageError
+from headwater.errors import UnavailableError, UsageError
 from headwater.sink import Tantivy
-from headwater.sink import search as module
-from headwater.sink.search import search
-from headwater.sink.store import Batch, Feed, Poison
+from headwater.sink.store import Batch, Poison, SinkFeed
+from headwater.sink.stores import tantivy as module
+from headwater.sink.stores.tantivy import search
 from sink.contract import COLUMNS, Contract, batch, brought_back, change, copied, feed
 from sink.killed import Killed
 
@@ -61,7 +61,7 @@ class TestTantivy(Contract, Killed):
 
 
 def articles(**more):
-    return Feed("articles.search", "articles", ("id",), ARTICLES | more)
+    return SinkFeed("articles.search", "articles", ("id",), ARTICLES | more)
 
 
 def article(number, title, offset, **more):
@@ -133,11 +133,13 @@ VALUES = {
 @pytest.mark.parametrize("column", VALUES)
 def test_a_column_of_any_type_is_taken(tmp_path, column, around):
     """Those that cannot be looked for are in the row all the same."""
-    told = [VALUES[column], None] if "<" in around else VALUES[column]
-    store = Tantivy(tmp_path).open(Feed("s", "any", ("id",), {"id": "BIGINT", "it": around.format(column)}))
+    value = [VALUES[column], None] if "<" in around else VALUES[column]
+    store = Tantivy(tmp_path).open(
+        SinkFeed("s", "any", ("id",), {"id": "BIGINT", "it": around.format(column)})
+    )
     store.claim([0])
-    store.apply(batch(Change("1", json.dumps({"id": 1, "it": told}), 0, 0, 0)))
-    assert search(tmp_path / "any", "*") == [{"id": 1, "it": told}]
+    store.apply(batch(Change("1", json.dumps({"id": 1, "it": value}), 0, 0, 0)))
+    assert search(tmp_path / "any", "*") == [{"id": 1, "it": value}]
 
 
 def test_a_row_comes_back_as_it_is_in_the_log(shelf):
@@ -176,7 +178,7 @@ def test_a_value_that_does_not_fit_is_named_and_nothing_is_written(shelf):
 
 
 def test_records_that_are_rows_of_their_own_are_all_kept(tmp_path):
-    store = Tantivy(tmp_path).open(Feed("clicks.search", "clicks", (), COLUMNS, append=True))
+    store = Tantivy(tmp_path).open(SinkFeed("clicks.search", "clicks", (), COLUMNS, append=True))
     store.claim([0])
     store.apply(batch(change("a", 1, 0), change("a", 2, 1)))
 
@@ -203,13 +205,16 @@ def test_a_folder_that_somebody_holds_is_said_with_the_process_that_does(place, 
     monkeypatch.setattr(module, "LOCK_S", 0.2)
     store = place.target.open(feed())
     store.claim([0])
-    code = "import fcntl,sys,os,time; f=open(sys.argv[1],'a+'); fcntl.flock(f,2); f.truncate(0); f.write(str(os.getpid())); f.flush(); print(1,flush=True); time.sleep(60)"
+    code = (
+        "import fcntl,sys,os,time; f=open(sys.argv[1],'a+'); fcntl.flock(f,2); f.truncate(0); "
+        "f.write(str(os.getpid())); f.flush(); print(1,flush=True); time.sleep(60)"
+    )
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(place.folder / "orders" / "lock")], stdout=subprocess.PIPE
     )
     holder.stdout.readline()
     try:
-        with pytest.raises(Away, match=f"process {holder.pid}"):
+        with pytest.raises(UnavailableError, match=f"process {holder.pid}"):
             store.apply(batch(change("a", 1, 0)))
     finally:
         os.kill(holder.pid, signal.SIGKILL)
@@ -220,14 +225,14 @@ def test_a_folder_that_somebody_holds_is_said_with_the_process_that_does(place, 
 
 
 def test_what_cannot_be_is_said_before_anything_starts(tmp_path):
-    with pytest.raises(UsageError, match="no such column; got subject"):
+    with pytest.raises(UsageError, match="no such column to cut into words; got subject"):
         Tantivy(tmp_path, text=["subject"]).check(articles())
-    with pytest.raises(UsageError, match="is no text"):
+    with pytest.raises(UsageError, match="is not text"):
         Tantivy(tmp_path, text=["price"]).check(articles())
-    with pytest.raises(UsageError, match="no form in this store; got INTERVAL DAY"):
+    with pytest.raises(UsageError, match="no type for a column; got INTERVAL DAY"):
         Tantivy(tmp_path).check(articles(pause="INTERVAL DAY"))
     Tantivy(tmp_path).open(feed()).close()
-    with pytest.raises(UsageError, match=r"is kept by sink orders\.store"):
+    with pytest.raises(UsageError, match=r"belongs to sink orders\.store"):
         Tantivy(tmp_path).open(feed("another"))
 
 
@@ -261,7 +266,7 @@ def test_a_row_with_a_key_longer_than_a_term_is_replaced_and_deleted_like_any_ot
 
 def test_days_beyond_what_an_index_can_hold_are_found_at_its_ends(tmp_path):
     store = Tantivy(tmp_path).open(
-        Feed("s", "t", ("id",), {"id": "STRING", "until": "TIMESTAMP", "day": "DATE"})
+        SinkFeed("s", "t", ("id",), {"id": "STRING", "until": "TIMESTAMP", "day": "DATE"})
     )
     days = {"a": "9999-12-31", "b": "0001-01-01", "c": "2020-01-01", "d": "2262-04-12", "e": "1677-09-20"}
     rows = [{"id": key, "until": f"{day}T00:00:00.000000Z", "day": day} for key, day in days.items()]

@@ -1,4 +1,4 @@
-"""A store that falls silent in the middle of a batch, as behind a cable that was pulled out: the sink notices, waits, and goes on right."""
+"""A store that becomes silent within a batch, as after a pulled cable: the sink waits and continues."""
 
 import json
 import os
@@ -11,13 +11,13 @@ import pytest
 import redis
 
 import headwater as hw
-from cable import cable
 from headwater.sink import Postgres, Redis, patience
-from headwater.sink.loop import Loop
-from headwater.sink.run import Sinks
-from headwater.sink.store import Feed
-from servers import wait_until
+from headwater.sink.loop.loop import Loop
+from headwater.sink.loop.sinks import Sinks
+from headwater.sink.store import SinkFeed
 from sink.running import Running
+from support.cable import cable
+from support.servers import wait_until
 
 KEYS = 500
 
@@ -53,7 +53,7 @@ def test_a_store_that_falls_silent_is_noticed_and_waited_for(log, postgres, redi
     with cable(server.port) as wire:
         url = server.url.replace(f"127.0.0.1:{server.port}", f"{wire.host}:{wire.port}")
         target = Postgres(url, schema=schema) if kind == "postgres" else Redis(url)
-        feed = Feed(f"{topic}.out", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
+        feed = SinkFeed(f"{topic}.out", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
         running = Running(Loop(log.log, feed.sink, topic, target, lambda: feed))
         expected = put(0)
         wait_until(lambda: rows() == expected, 30, "the first rows")
@@ -69,7 +69,7 @@ def test_a_store_that_falls_silent_is_noticed_and_waited_for(log, postgres, redi
     assert ["is away" in said[0], "is back" in said[-1], len(said)] == [True, True, 2]
 
 
-class Row(hw.Event):
+class Row(hw.Row):
     id: str
     n: int
 

@@ -1,15 +1,15 @@
-"""The account of sinks that really run, and of those that lose or double a record on the way to their store."""
+"""The accounts of real sinks, and of sinks that lose or duplicate a record on the way to their store."""
 
 import threading
 
 import pytest
 
-from headwater.operate.ledger import accounts
+from headwater.operate.log.ledger import accounts
 from headwater.sink import Call, Reject, Sqlite
-from headwater.sink.loop import Loop
-from headwater.sink.store import Feed
-from servers import both_logs, wait_until
+from headwater.sink.loop.loop import Loop
+from headwater.sink.store import SinkFeed
 from sink.running import Running
+from support.servers import both_logs, wait_until
 
 RECORDS = 40
 
@@ -18,15 +18,16 @@ class Losing(Loop):
     """Drops one record that it was given."""
 
     def _handle(self, messages):
-        return super()._handle([each for each in messages if each.error() or each.offset() != 7])
+        messages.records = [each for each in messages.records if each.offset() != 7]
+        super()._handle(messages)
 
 
 class Doubling(Loop):
     """Takes one record for two."""
 
     def _handle(self, messages):
-        again = [each for each in messages if not each.error() and each.offset() == 7]
-        return super()._handle([*messages, *again])
+        messages.records += [each for each in messages.records if each.offset() == 7]
+        super()._handle(messages)
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def follow(log, tmp_path):
     ending = []
 
     def start(topic: str, kind: type[Loop] = Loop):
-        feed = Feed(f"{topic}.out", topic, ("id",), {"id": "STRING", "n": "BIGINT"}, append=True)
+        feed = SinkFeed(f"{topic}.out", topic, ("id",), {"id": "STRING", "n": "BIGINT"}, append=True)
         running = kind(log.log, feed.sink, topic, Sqlite(tmp_path / "out.db"), lambda: feed)
         thread = threading.Thread(target=running.run, daemon=True)
         thread.start()
@@ -57,7 +58,7 @@ def account(log, topic):
 
 
 def wait_for_all(log, topic):
-    """Until the sink has told that it is at the end."""
+    """Until the sink has committed that it is at the end."""
 
     def is_done() -> bool:
         found = account(log, topic)
@@ -113,7 +114,7 @@ def test_an_effect_is_told_or_waits_or_is_dead_and_in_one_term_only(log):
         if effect.row["n"] == 2:
             gate.wait(30)
 
-    feed = Feed(f"{topic}.out", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
+    feed = SinkFeed(f"{topic}.out", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
     running = Running(Loop(log.log, feed.sink, topic, Call(tell, start="beginning"), lambda: feed))
     log.put(topic, {f"k{n}": {"id": f"k{n}", "n": n} for n in range(4)})
 

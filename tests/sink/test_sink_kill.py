@@ -1,4 +1,4 @@
-"""Sinks in several processes, killed and suspended, with their stores, their receiver and the log killed around them: each holds what the log says.
+"""Sinks in several processes: whatever is killed or suspended, each store has exactly the rows of the log.
 
 SINK_SEED and SINK_KILLS choose a longer run (``make test-faults KIND=sink``); a failing seed prints itself.
 """
@@ -19,35 +19,37 @@ import psycopg
 import pytest
 import redis
 
-from databases import PostgresProcess, RedisProcess
 from headwater.change import Change
-from headwater.client import Client
+from headwater.client.client import Client
 from headwater.errors import UsageError
-from headwater.operate.ledger import check
-from headwater.sink.effect import effect_of
-from headwater.sink.loop import Loop
-from headwater.sink.message import sort
-from headwater.sink.store import Batch, Feed
-from servers import BrokerProcess, wait_until
+from headwater.operate.log.ledger import check
+from headwater.sink.changes import parse_messages
+from headwater.sink.effects.effect import make_effect
+from headwater.sink.loop.loop import Loop
+from headwater.sink.store import Batch, SinkFeed
 from sink.sinkprocess import ReceiverProcess, SinkProcess, appended, faults
 from sink.watching import Watcher
-from viewlog import ViewLog
+from support.databases import PostgresProcess, RedisProcess
+from support.servers import BrokerProcess, wait_until
+from support.viewlog import ViewLog
 
 SEED = int(os.environ.get("SINK_SEED", "0"))
 KILLS = int(os.environ.get("SINK_KILLS", "10"))
 PER_SEED = 10
 KILLED = {"sink": 6, "database": 2, "redis": 2, "receiver": 2, "broker": 2}
-"""What may be killed, and how often beside the others."""
+"""What may be killed, and with which weight."""
 SUSPENDED = "suspended"
 """Done to a sink once in each seed, and no kill."""
 LIVE_KEYS = 40
 AUDIT = """
-CREATE TABLE IF NOT EXISTS headwater_position (sink text, topic text, partition integer, next_offset bigint, claim bigint NOT NULL,
-    at_ms bigint, PRIMARY KEY (sink, topic, partition));
+CREATE TABLE IF NOT EXISTS headwater_position (sink text, topic text, partition integer,
+    next_offset bigint, claim bigint NOT NULL, at_ms bigint, PRIMARY KEY (sink, topic, partition));
 CREATE TABLE IF NOT EXISTS audit (what text);
 CREATE OR REPLACE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     IF NEW.next_offset < OLD.next_offset OR NEW.claim < OLD.claim THEN
-        INSERT INTO audit VALUES (format('%s-%s went from %s to %s', NEW.topic, NEW.partition, OLD.next_offset, NEW.next_offset));
+        INSERT INTO audit VALUES (
+            format('%s-%s went from %s to %s', NEW.topic, NEW.partition, OLD.next_offset, NEW.next_offset)
+        );
     END IF; RETURN NEW; END $$;
 CREATE OR REPLACE TRIGGER looking AFTER UPDATE ON headwater_position FOR EACH ROW EXECUTE FUNCTION look();
 """
@@ -92,7 +94,7 @@ class Traffic:
 
 
 class LiveTraffic(Traffic):
-    """Rows with versions, as a real-time view publishes them: now and then it goes back, and repeats what it has said since, as after a crash."""
+    """Rows with versions, like a real-time view's; now and then it repeats some, as after a crash."""
 
     def _next(self) -> dict:
         if self._chance.random() < 0.1:
@@ -126,7 +128,7 @@ def expected(log: ViewLog, topic: str) -> dict:
 
 
 def newest(log: ViewLog, topic: str) -> dict:
-    """The greatest version of each key, wherever it stands."""
+    """The greatest version of each key, at any offset."""
     found: dict[str, int] = {}
     for message in Client(log.log).read([topic]):
         row = json.loads(message.value())
@@ -135,7 +137,10 @@ def newest(log: ViewLog, topic: str) -> dict:
 
 
 def waiting(log: ViewLog, *sinks: str) -> bool:
-    """Whether records wait for the sinks, or one has told nothing yet; their accounts add up, wherever they are."""
+    """Whether records wait for the sinks, or a sink has committed nothing yet.
+
+    Their accounts add up, wherever they are.
+    """
     try:
         found = check(log.log, sinks)
     except UsageError:  # one that has committed no offsets is not known
@@ -155,15 +160,19 @@ def cached(server: RedisProcess, topic: str) -> dict:
 
 def to_tell(log: ViewLog, topic: str) -> set[str]:
     """The id of each record, as a receiver gets it."""
-    changes, _, refused = sort(list(Client(log.log).read([topic])), keyless=False, opened=None)
+    changes, _, refused = parse_messages(list(Client(log.log).read([topic])), keyless=False)
     assert not refused
-    feed = Feed("", topic, ("id",), {})
-    return {effect_of(feed, change, "live").id for change in changes}
+    feed = SinkFeed("", topic, ("id",), {})
+    return {make_effect(feed, change, "live").id for change in changes}
 
 
 @dataclass
 class Scene:
-    """All that can be killed. Two processes run the sinks: two tables and a cache of one topic, the same of one with versions, and calls for each record of a third."""
+    """All that can be killed.
+
+    Two processes run the sinks: two tables and a cache of one topic, the same of one with versions, and
+    calls for each record of a third.
+    """
 
     broker: BrokerProcess
     database: PostgresProcess
@@ -193,7 +202,7 @@ class Scene:
 
 
 def plan(seed: int) -> list[str]:
-    """What a seed kills, in its order; everything once, and the sinks themselves most. A sink is suspended once beside that."""
+    """What a seed kills, in order: everything once, and the sinks most often. One sink is suspended once."""
     chance = random.Random(seed)
     kinds = [*KILLED, *chance.choices(list(KILLED), list(KILLED.values()), k=PER_SEED - len(KILLED))]
     kinds.append(SUSPENDED)
@@ -220,16 +229,16 @@ def scene(own_broker, database, tmp_path):
 def test_whatever_is_killed_every_store_is_what_the_log_says(scene, tmp_path, seed):
     began, chance, kinds = time.monotonic(), random.Random(seed), plan(seed)
     log, database, file = ViewLog(scene.broker.bootstrap), scene.database, tmp_path / "out.db"
-    topic, told, live = log.create(partitions=4), log.create(policy="delete"), log.create()
+    topic, hooked, live = log.create(partitions=4), log.create(policy="delete"), log.create()
     stores = {"out": database.url, "cache": scene.cache.url, "file": str(file)}
     sinks = [
         (f"{of}.{kind}", of, where, of == live) for of in (topic, live) for kind, where in stores.items()
     ]
-    sinks.append((f"{told}.hook", told, scene.receiver.url, False))
+    sinks.append((f"{hooked}.hook", hooked, scene.receiver.url, False))
     scene.sinks = [SinkProcess(log.log, tmp_path, *sinks) for _ in range(2)]
     traffic = [
         Traffic(log, topic, seed, rows=60),
-        Traffic(log, told, seed, rows=2),
+        Traffic(log, hooked, seed, rows=2),
         LiveTraffic(log, live, seed, rows=4),
     ]
     watcher = Watcher(
@@ -251,7 +260,7 @@ def test_whatever_is_killed_every_store_is_what_the_log_says(scene, tmp_path, se
             each.end()
         what = f"seed {seed}: after {kinds}"
         assert watcher.faults == [], what
-        rows, ids = expected(log, topic), to_tell(log, told)
+        rows, ids = expected(log, topic), to_tell(log, hooked)
         wait_until(lambda: table(database, topic) == rows, 60, f"{what} the table equals the log")
         wait_until(lambda: cached(scene.cache, topic) == rows, 60, f"{what} Redis equals the log")
         wait_until(lambda: filed(file, topic) == rows, 60, f"{what} the file equals the log")
@@ -259,7 +268,7 @@ def test_whatever_is_killed_every_store_is_what_the_log_says(scene, tmp_path, se
         wait_until(lambda: table(database, live) == versions, 60, f"{what} the table has the newest")
         wait_until(lambda: cached(scene.cache, live) == versions, 60, f"{what} Redis has the newest")
         wait_until(lambda: filed(file, live) == versions, 60, f"{what} the file has the newest")
-        wait_until(lambda: ids <= set(scene.receiver.ids()), 60, f"{what} all is told")
+        wait_until(lambda: ids <= set(scene.receiver.ids()), 60, f"{what} all is delivered")
         assert set(scene.receiver.ids()) == ids, what
         assert query(database, "SELECT what FROM audit") == [], f"seed {seed}"
         names = [name for name, *_ in sinks]
@@ -267,7 +276,7 @@ def test_whatever_is_killed_every_store_is_what_the_log_says(scene, tmp_path, se
             wait_until(lambda: not waiting(log, *names), 30)
         except TimeoutError as error:
             left = [each for each in check(log.log, names) if each.waiting]
-            raise AssertionError(f"{what} the sinks have not told that they are done: {left}") from error
+            raise AssertionError(f"{what} the sinks have not committed that they are done: {left}") from error
         watcher.end()
         assert watcher.faults == [], what
         assert min(watcher.looks[store] for store in ("PostgreSQL", "Redis", "SQLite")) > len(kinds)
@@ -347,10 +356,10 @@ class Planted:
         self.rows: list = []
         self.offsets: dict[int, int] = {}
 
-    def check(self, feed: Feed) -> None:
+    def check(self, feed: SinkFeed) -> None:
         pass
 
-    def open(self, feed: Feed) -> "Planted":  # noqa: ARG002
+    def open(self, feed: SinkFeed) -> "Planted":  # noqa: ARG002
         return self
 
     def claim(self, partitions) -> dict[int, int]:
@@ -383,7 +392,7 @@ def test_the_checker_catches_one_mistake_in_ten_thousand(log, mistake, said):
         log.producer.produce(topic, key=b"k", value=b'{"id":"k","n":%d}' % n)
     assert log.producer.flush(30) == 0
     store = Planted(mistake)
-    feed = Feed("planted", topic, ("id",), {"id": "STRING", "n": "BIGINT"}, append=True)
+    feed = SinkFeed("planted", topic, ("id",), {"id": "STRING", "n": "BIGINT"}, append=True)
     running = Loop(log.log, f"{topic}.planted", topic, store, lambda: feed)
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from headwater.change import Change
-from headwater.errors import Away
+from headwater.errors import UnavailableError
 from headwater.sink import Sqlite
-from headwater.sink.store import Feed, Poison
+from headwater.sink.store import Poison, SinkFeed
 from sink.contract import COLUMNS, batch, change, feed
 from sink.sqlcontract import SqlContract, row
 
@@ -35,14 +35,14 @@ class SqlitePlace:
     def restore(self, saved: Path) -> None:
         copy(saved, self.path)
 
-    def write_format(self, of: Feed, number: int | None) -> None:  # noqa: ARG002  all sinks of it share one
+    def write_format(self, of: SinkFeed, number: int | None) -> None:  # noqa: ARG002  all sinks share it
         with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
             if number is None:
                 connection.execute("DROP TABLE headwater_format")
             else:
                 connection.execute("UPDATE headwater_format SET format = ?", (number,))
 
-    def rows(self, of: Feed) -> dict:
+    def rows(self, of: SinkFeed) -> dict:
         found = self.query(f'SELECT id, total, "at", items FROM "{of.topic}"')
         return {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in found}
 
@@ -62,7 +62,7 @@ class TestSqlite(SqlContract):
     """The contracts, on a file of its own for each test."""
 
 
-def stored(place, of: Feed, *changes: Change) -> list:
+def stored(place, of: SinkFeed, *changes: Change) -> list:
     store = place.target.open(of)
     store.claim([0])
     store.apply(batch(*changes))
@@ -82,9 +82,10 @@ def test_every_kind_of_value_is_kept(place):
         "x": "BINARY",
         "j": "STRUCT<`a`: INT>",
     }
-    of = Feed("s", "t", ("i",), kinds)
+    of = SinkFeed("s", "t", ("i",), kinds)
     value = {
-        "i": 2**62, "d": 1.5, "s": "a\u0000b 'é", "b": True, "t": "2026-01-31T10:00:00.000001Z", "y": "2026-01-31",
+        "i": 2**62, "d": 1.5, "s": "a\u0000b 'é", "b": True,
+        "t": "2026-01-31T10:00:00.000001Z", "y": "2026-01-31",
         "n": "12345678901234567890.123456789", "x": "AAH/", "j": {"a": [1, "x"]}, "_revision": 7,
     }  # fmt: skip
     empty = dict.fromkeys(kinds) | {"i": 1}
@@ -114,7 +115,7 @@ def test_every_kind_of_value_is_kept(place):
 
 @pytest.mark.parametrize("bad", [{"i": "x"}, {"i": 2**63}, {"i": 1.5}, {"i": 1, "s": 7}])
 def test_a_value_that_does_not_fit_is_named_and_nothing_is_written(place, bad):
-    of = Feed("s", "t", ("i",), {"i": "INT", "s": "STRING"})
+    of = SinkFeed("s", "t", ("i",), {"i": "INT", "s": "STRING"})
     store = place.target.open(of)
     store.claim([0])
 
@@ -134,7 +135,7 @@ def test_a_full_disk_is_waited_for(place, tmp_path):
     store._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
     many = [change(f"k{n}" * 20, n, n) for n in range(2000)]
 
-    with pytest.raises(Away, match="full"):
+    with pytest.raises(UnavailableError, match="full"):
         store.apply(batch(*many))
 
     store._connection.execute("PRAGMA max_page_count = 1000000")

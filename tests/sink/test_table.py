@@ -8,10 +8,11 @@ import pytest
 from headwater.change import Change
 from headwater.errors import StorageError
 from headwater.position import Position
-from headwater.sink import SqliteTable, tombstones
-from headwater.sink.tombstones import TOMBSTONES_MAX
 from headwater.testing import SettableClock
-from headwater.view import ViewTable
+from headwater.view.tables import deleted_keys
+from headwater.view.tables.deleted_keys import TOMBSTONES_MAX
+from headwater.view.tables.reader import ViewTable
+from headwater.view.tables.writer import SqliteTable
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def clock():
 
 @pytest.fixture
 def churning(path, clock):
-    """A table whose keys live for a minute each, as sessions and windows do: made and deleted one after the other."""
+    """A table whose keys live for a minute each, like sessions and windows: they come and are deleted."""
     table = SqliteTable(path, clock)
     made = iter(range(1_000_000))
 
@@ -191,7 +192,7 @@ def test_many_deletions_at_once_are_forgotten_beyond_those_that_a_reader_can_be_
 
 
 def test_a_file_of_an_earlier_version_forgets_its_old_deletions(table, path, clock, monkeypatch):
-    monkeypatch.setattr(tombstones, "PRUNE_ROWS", 7)
+    monkeypatch.setattr(deleted_keys, "PRUNE_ROWS", 7)
     table.apply([change(f"s{n}", None, n) for n in range(50)], at(50))
     table.close()
     with closing(sqlite3.connect(path)) as connection:

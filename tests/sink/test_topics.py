@@ -6,10 +6,10 @@ import time
 import weakref
 from concurrent.futures import wait
 
-from headwater.client import Client, admin
+from headwater.client.client import Client, admin
+from headwater.client.topic_watch import TopicWatch, ask, known_as
 from headwater.clock import SystemClock
-from headwater.sink.topics import TopicWatch, ask, known_as
-from servers import BrokerProcess, wait_until
+from support.servers import BrokerProcess, wait_until
 
 
 def test_a_client_is_kept_until_its_answer_though_nobody_holds_it():

@@ -13,7 +13,7 @@ from deltalake.exceptions import CommitFailedError
 from headwater.change import Change
 from headwater.errors import UsageError
 from headwater.sink import Delta, Parquet
-from headwater.sink.store import Feed, Poison, Superseded
+from headwater.sink.store import Poison, SinkFeed, Superseded
 from sink.contract import COLUMNS, Contract, batch, brought_back, change, copied, feed
 from sink.killed import Killed
 
@@ -151,7 +151,7 @@ class ParquetPlace:
 
 
 class TestParquet(Contract, Killed):
-    versions = False  # files hold all changes; whoever reads them chooses
+    versions = False  # files hold all changes; their readers choose
 
     @pytest.fixture
     def place(self, tmp_path):
@@ -164,7 +164,7 @@ class TestParquet(Contract, Killed):
         assert sorted(offsets) == [(p, o) for p in (0, 1) for o in range(story.records)]
 
     def test_processes_of_one_number_write_files_of_their_own(self, place, store, monkeypatch):
-        """The holder before, in another container, writes while its successor's file is about to get its name."""
+        """The previous holder, in another container, writes while its successor renames a file."""
         monkeypatch.setattr("os.getpid", lambda: 1)
         successor = place.target.open(feed())
         store.claim([0])
@@ -204,7 +204,7 @@ class TestParquet(Contract, Killed):
 
 @pytest.mark.parametrize("target", [Delta, Parquet])
 def test_types_are_those_of_the_view(tmp_path, target):
-    store = target(tmp_path).open(Feed("s", "all", ("id",), EVERYTHING))
+    store = target(tmp_path).open(SinkFeed("s", "all", ("id",), EVERYTHING))
     store.claim([0])
     store.apply(batch(value(ROW)))
 
@@ -231,7 +231,7 @@ def test_types_are_those_of_the_view(tmp_path, target):
 @pytest.mark.parametrize("target", [Delta, Parquet])
 @pytest.mark.parametrize("bad", [{"whole": "many"}, {"small": 300}, {"price": "1e30"}, {"maker": 5}])
 def test_a_value_that_does_not_fit_is_named_and_nothing_is_written(tmp_path, target, bad):
-    store = target(tmp_path).open(Feed("s", "all", ("id",), EVERYTHING))
+    store = target(tmp_path).open(SinkFeed("s", "all", ("id",), EVERYTHING))
     store.claim([0])
 
     with pytest.raises(Poison, match="does not fit") as caught:
@@ -245,7 +245,7 @@ def test_a_column_more_is_added_to_the_table_and_another_type_is_refused(tmp_pat
     store = target.open(feed())
     store.claim([0])
     store.apply(batch(change("a", 1, 0)))
-    wider = target.open(Feed("orders.store", "orders", ("id",), COLUMNS | {"rating": "INT"}))
+    wider = target.open(SinkFeed("orders.store", "orders", ("id",), COLUMNS | {"rating": "INT"}))
     wider.claim([0])
     wider.apply(batch(Change("b", '{"id":"b","rating":5}', 0, 1, 0)))
 
@@ -253,11 +253,11 @@ def test_a_column_more_is_added_to_the_table_and_another_type_is_refused(tmp_pat
     assert {row["id"]: row["rating"] for row in rows} == {"a": None, "b": 5}
     assert DeltaTable(tmp_path / "orders").metadata().partition_columns == ["id"]
     with pytest.raises(UsageError, match=r"column 'total' .* has another type"):
-        target.open(Feed("orders.store", "orders", ("id",), COLUMNS | {"total": "STRING"}))
+        target.open(SinkFeed("orders.store", "orders", ("id",), COLUMNS | {"total": "STRING"}))
 
 
 def test_records_that_are_rows_of_their_own_are_appended_once(tmp_path):
-    clicks = Feed("clicks.lake", "clicks", (), COLUMNS, append=True)
+    clicks = SinkFeed("clicks.lake", "clicks", (), COLUMNS, append=True)
     store = Delta(tmp_path).open(clicks)
     store.claim([0])
     store.apply(batch(change("a", 1, 0), change("a", 2, 1)))
@@ -271,7 +271,7 @@ def test_records_that_are_rows_of_their_own_are_appended_once(tmp_path):
 
 @pytest.mark.parametrize("append", [True, False])
 def test_a_commit_that_took_effect_and_was_reported_as_failed_is_not_made_again(tmp_path, append):
-    of = Feed("clicks.lake", "clicks", () if append else ("id",), COLUMNS, append=append)
+    of = SinkFeed("clicks.lake", "clicks", () if append else ("id",), COLUMNS, append=append)
     store = Delta(tmp_path).open(of)
     store.claim([0, 1])
     write = store._write
@@ -292,7 +292,7 @@ def test_a_commit_that_took_effect_and_was_reported_as_failed_is_not_made_again(
 
 
 def test_small_files_are_made_into_larger_ones(tmp_path):
-    clicks = Feed("clicks.lake", "clicks", (), COLUMNS, append=True)
+    clicks = SinkFeed("clicks.lake", "clicks", (), COLUMNS, append=True)
     store = Delta(tmp_path, compact_every=10).open(clicks)
     store.claim([0])
     for n in range(10):
@@ -328,6 +328,6 @@ def test_what_cannot_be_is_said_before_anything_starts(tmp_path):
     with pytest.raises(UsageError, match="no such column to partition by; got land"):
         Delta(tmp_path, partition_by=["land"]).check(feed())
     Delta(tmp_path).open(feed())
-    with pytest.raises(UsageError, match=r"is kept by orders\.store"):
+    with pytest.raises(UsageError, match=r"belongs to orders\.store"):
         Delta(tmp_path).open(feed("another"))
     assert "secret" not in repr(Delta("s3://key:secret@bucket/lake"))

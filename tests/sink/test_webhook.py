@@ -1,4 +1,4 @@
-"""Webhooks at a real HTTP receiver: signatures, answers, order, and an endpoint that wants nothing any more."""
+"""Webhooks at a real HTTP receiver: signatures, answers, order, and an endpoint that is gone."""
 
 import asyncio
 import base64
@@ -16,15 +16,15 @@ from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 
 from headwater.clock import SystemClock
-from headwater.errors import Away, UsageError
+from headwater.errors import UnavailableError, UsageError
 from headwater.sink import Webhook
-from headwater.sink.effect import effect_of
+from headwater.sink.effects.effect import make_effect
+from headwater.sink.effects.webhook import Poster
 from headwater.sink.store import Batch
-from headwater.sink.webhook import Poster
 from headwater.testing import SettableClock
-from servers import free_port, wait_until
 from sink.contract import batch, change
 from sink.receivers import effect_feed, failed, idle, opening, web_receiver
+from support.servers import free_port, wait_until
 
 SECRET = "whsec_" + base64.b64encode(b"the one that is in use now, 32 b").decode()
 NEXT = "whsec_" + base64.b64encode(b"the one that will be used, 32 by").decode()
@@ -57,11 +57,11 @@ def test_a_call_says_what_happened_and_its_signature_holds(opened, receiver):
     idle(store)
 
     (call,) = receiver.taken
-    told = Verifier(SECRET).verify(call.body, call.headers)
-    assert told["type"] == f"{opened.feed.topic}.changed"
-    assert told["timestamp"] == "2026-01-31T10:00:00Z"
-    assert told["mode"] == "live"
-    assert told["data"] == {
+    event = Verifier(SECRET).verify(call.body, call.headers)
+    assert event["type"] == f"{opened.feed.topic}.changed"
+    assert event["timestamp"] == "2026-01-31T10:00:00Z"
+    assert event["mode"] == "live"
+    assert event["data"] == {
         "id": "é",
         "total": 1.5,
         "at": "2026-01-31T10:00:00.000001Z",
@@ -194,7 +194,7 @@ def test_an_endpoint_that_failed_for_five_days_is_called_no_more(opened, receive
         store.apply(batch(change(f"day{day}", day, day)))
         if day < 5:
             failed(store, **{f"day{day}": 1})
-        if day == 3:  # how long it has failed is known to whoever comes next
+        if day == 3:  # the next process knows how long it has failed
             store.close()
             store = opened(concurrency=1)
         clock.advance(DAY)
@@ -224,14 +224,14 @@ def test_an_endpoint_that_was_disabled_gets_one_effect_every_ten_hours_until_it_
             failed(store, **{f"day{day} {n}": 1 for n in range(3)})
             clock.advance(DAY)
     wait_until(lambda: store.disabled, 10, "the end of the calls")
-    wait_until(lambda: not store._courier.lanes()[0].flying, 10, "the last calls")
+    wait_until(lambda: not store._courier.queues()[0].in_flight, 10, "the last calls")
     hours.clear()
     for probes in (1, 2):
         clock.advance(9.9 * 3600)
-        assert not store._courier._may_call()
+        assert not store._courier._health.may_call()
         clock.advance(1.2 * 3600)
         wait_until(lambda n=probes: len(hours) == n, 10, "one call")
-        wait_until(lambda: not store._courier.lanes()[0].flying, 10, "its end")
+        wait_until(lambda: not store._courier.queues()[0].in_flight, 10, "its end")
     well.set()
     clock.advance(11.1 * 3600)
     idle(store)
@@ -240,7 +240,7 @@ def test_an_endpoint_that_was_disabled_gets_one_effect_every_ten_hours_until_it_
     assert not store.disabled
     assert sorted(key for key, _ in receiver.totals())[-3:] == ["day5 0", "day5 1", "day5 2"]
     assert sum("one effect every 10 hours" in line for line in caplog.messages) == 1
-    assert sum("takes effects again" in line for line in caplog.messages) == 1
+    assert sum("accepts effects again" in line for line in caplog.messages) == 1
 
 
 def test_one_success_begins_the_five_days_anew(opened, receiver, clock):
@@ -291,9 +291,9 @@ def test_nothing_secret_is_ever_printed(opened, receiver, caplog):
     store = opened(secret=[SECRET, NEXT])
     store.apply(batch(change("a", 1, 0), change("b", 1, 1)))
     wait_until(lambda: store.disabled, 10, "the end of the calls")
-    with pytest.raises(Away) as behind:
-        store._courier.wait_for_room(list(store._courier.lanes().values()), 1, 0.01)
-    said.append(str(behind.value))
+    with pytest.raises(UnavailableError) as refusal:
+        store._courier.wait_for_room(list(store._courier.queues().values()), 1, 0.01)
+    said.append(str(refusal.value))
 
     everything = "\n".join([*said, caplog.text])
     for secret in ("pa55", "t0psecret", "t0ken", "not base64", SECRET[6:], NEXT[6:]):
@@ -323,7 +323,7 @@ def test_the_receiver_of_the_documentation_takes_a_double_once(tmp_path, monkeyp
     taken: list[dict] = []
     names = {"SECRET": SECRET, "take": taken.append}
     exec(code, names)  # noqa: S102
-    effect = effect_of(effect_feed("nowhere:1"), change("a", 1, 0), "live")
+    effect = make_effect(effect_feed("nowhere:1"), change("a", 1, 0), "live")
     poster = Poster("http://receiver/hook", SECRET, 5, 1, SystemClock())
 
     async def post():

@@ -9,7 +9,10 @@ PAUSE_S = 0.1
 
 
 class Watcher:
-    """Reads the rows of stores, each a number that only grows, until the end. A store that is away is read later."""
+    """Reads the rows of stores, each a number that only grows, until the end.
+
+    A store that is away is read later.
+    """
 
     def __init__(self, stores: Mapping[str, Read]) -> None:
         self._stores = stores

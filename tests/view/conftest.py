@@ -9,16 +9,20 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from headwater.sink import Delivery
-from headwater.view import Hub, Info, Reach, ViewInfo, build
-from servers import free_port, wait_until
-from viewlog import ViewLog
+from headwater.health.condition import PartStatus
+from headwater.health.report import Report
+from headwater.view.hub import Hub
+from headwater.view.results import ViewProgress
+from headwater.view.tables.delivery import Delivery
+from headwater.view.web import Info, ViewInfo, build
+from support.servers import free_port, wait_until
+from support.viewlog import ViewLog
 
 HEARTBEAT_SECONDS = 0.3
 
 
 class Console:
-    """Delivery, hub and web together, as the console process has them; it can be stopped and started again."""
+    """Delivery, hub and web, as in the console's process; it can be stopped and started again."""
 
     def __init__(self, bootstrap: str, folder: Path, views: dict[str, tuple[str, ...]], **guard) -> None:
         self.bootstrap = bootstrap
@@ -27,16 +31,18 @@ class Console:
         self.guard = guard
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.problem = ""
+        self.parts: tuple[PartStatus, ...] = ()
+        """What the processes of an application would say."""
 
     def start(self, hub: Hub | None = None) -> None:
         self.hub = hub or Hub()
-        self.reach = Reach(self.bootstrap)
+        self.reach = ViewProgress(self.bootstrap)
         app = build(
             self.folder,
             self.hub,
             self.reach,
             self._info,
+            lambda: Report.of(self.parts),
             heartbeat_seconds=HEARTBEAT_SECONDS,
             **self.guard,
         )
@@ -70,7 +76,7 @@ class Console:
 
     def _info(self) -> Info:
         views = tuple(ViewInfo(name, key) for name, key in self.views.items())
-        return Info("shop", self.bootstrap, views, self.problem)
+        return Info("shop", self.bootstrap, views)
 
 
 class Events:

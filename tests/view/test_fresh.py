@@ -8,9 +8,9 @@ import uuid
 import pytest
 
 import headwater as hw
-from headwater.client import Client
-from resultlog import Driver
-from servers import both_logs, wait_until
+from headwater.client.client import Client
+from support.resultlog import Driver
+from support.servers import both_logs, wait_until
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_table_that_is_behind_its_view_is_waited_for(console, log, revenue, or
 
     status, body = console.get(f"/views/{revenue}?at_least=0~{orders}:0=1&wait=0.5")
     assert status == 504
-    assert body["what"] == f"the table of view {revenue!r} has not come so far within 0.5 s"
+    assert body["what"] == f"the table of view {revenue!r} has not reached the position within 0.5 s"
     assert body["expected"].startswith(f"0~{revenue}:")
 
     asking = Asking(console, f"/views/{revenue}?at_least=0~{orders}:0=1")

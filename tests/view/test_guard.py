@@ -12,17 +12,17 @@ import pytest
 
 from headwater.config import Settings, load
 from headwater.errors import UsageError
-from headwater.node import Node, serve_console
-from headwater.view import Info
-from servers import free_port, wait_until
+from headwater.node.node import Node, serve_console
+from headwater.view.web import Info
+from support.servers import free_port, wait_until
 from view.conftest import Console
 
 TOKEN = "0123456789abcdef"
 PROGRAM = """
 import sys
 from headwater.config import load
-from headwater.node import serve_console
-from headwater.view import Info
+from headwater.node.node import serve_console
+from headwater.view.web import Info
 serve_console(load(), Info("shop", sys.argv[1], ()))
 """
 
@@ -109,11 +109,11 @@ def test_a_browser_gets_a_cookie_for_the_token_and_an_address_without_it(console
 
 
 def test_a_console_that_other_machines_reach_wants_a_token(tmp_path, log):
-    settings = {"log": f"kafka://{log.log}", "store": f"sqlite:{tmp_path}", "console_port": free_port()}
+    settings = {"log": f"kafka://{log.log}", "view_tables": f"sqlite:{tmp_path}", "console_port": free_port()}
     users = {"users": {"shop": "secret"}}
     for host in ("0.0.0.0", "::", "10.1.2.3", "views.example.com"):
         open_to_all = Settings(**settings, **users, console_host=host)
-        with pytest.raises(UsageError, match="everybody there could read all views"):
+        with pytest.raises(UsageError, match="lets every machine that reaches it read all views"):
             serve_console(open_to_all, Info("shop", "", ()))
         with pytest.raises(UsageError, match="console_token"):
             Node(open_to_all, tmp_path / "app.py", None)
@@ -127,7 +127,7 @@ def test_the_console_listens_on_this_machine_alone_unless_it_is_asked_otherwise(
     port = free_port()
     environ = {
         "HEADWATER_LOG": f"kafka://{log.log}",
-        "HEADWATER_STORE": f"sqlite:{tmp_path}/views",
+        "HEADWATER_VIEW_TABLES": f"sqlite:{tmp_path}/views",
         "HEADWATER_HOST": "0.0.0.0",
         "HEADWATER_INSECURE": "true",
         "HEADWATER_CONSOLE_PORT": str(port),
@@ -145,7 +145,7 @@ def test_the_console_listens_on_this_machine_alone_unless_it_is_asked_otherwise(
 
 
 def listeners(port):
-    """The IPv4 addresses on which somebody listens on a port."""
+    """The IPv4 addresses on which a process listens on a port."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     places = [line[1].split(":") for line in lines if line[3] == "0A"]
     found = {address for address, number in places if int(number, 16) == port}

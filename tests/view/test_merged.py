@@ -5,7 +5,7 @@ import base64
 import datasketches
 import pytest
 
-from servers import wait_until
+from support.servers import wait_until
 
 
 def users(names) -> dict:
@@ -74,15 +74,15 @@ def test_a_row_without_a_sketch_is_counted_and_adds_nothing(filled, log, revenue
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("merge=page", "merge=page: this is no sketch"),
-        ("merge=window", "merge=window: this is no sketch; got"),
+        ("merge=page", "merge=page: the value is not a sketch"),
+        ("merge=window", "merge=window: the value is not a sketch; got"),
         ("merge=user", "unknown column 'user'; columns are: window, country, users, plain, page"),
         ("merge=users&by=countr", "unknown column 'countr'; did you mean 'country'?"),
         ("merge=users&by=window", "column 'window' has parts"),
         ("merge=users&order=country", "order does not go with merge"),
         ("merge=users&combine=minus", "combine is wrong; got 'minus'; expected union or intersection"),
         ("merge=users&combine=intersection", "merge=users: distinct sketches have no intersection"),
-        ("merge=users&has=DE1", "merge=users: distinct sketches do not know single values"),
+        ("merge=users&has=DE1", "merge=users: distinct sketches cannot look up values"),
     ],
 )
 def test_what_cannot_be_merged_is_one_clear_line(filled, revenue, query, message):

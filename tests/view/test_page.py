@@ -7,8 +7,9 @@ import shutil
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from resultlog import Driver
-from servers import wait_until
+from headwater.health.condition import PartStatus, State
+from support.resultlog import Driver
+from support.servers import wait_until
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -176,7 +177,7 @@ def test_a_view_that_does_not_say_what_is_complete_looks_as_ever(console, log, r
 def test_the_number_of_rows_is_that_of_the_view_whatever_the_page_was_sent(
     console, log, revenue, page, monkeypatch
 ):
-    monkeypatch.setattr("headwater.view.stream.SNAPSHOT_ROWS", 2)
+    monkeypatch.setattr("headwater.view.events.SNAPSHOT_ROWS", 2)
     for country in ("DE", "FR", "GB", "IT", "US"):
         log.put(revenue, {country: row(country, 1)})
     wait_until(lambda: len(console.rows(revenue)) == 5, 20, "the rows")
@@ -191,3 +192,86 @@ def test_the_number_of_rows_is_that_of_the_view_whatever_the_page_was_sent(
     expect(count).to_have_text("4")
     log.put(revenue, {"NO": row("NO", 1)})
     expect(count).to_have_text("5")
+
+
+def failing(name, error):
+    return PartStatus("view", name, State.STOPPED, 1_767_603_600_000, lag_records=1_204, error=error)
+
+
+def test_a_part_that_fails_is_shown_on_every_page_and_no_page_says_that_all_is_well(console, revenue, page):
+    connection, parts = page.get_by_test_id("connection"), page.get_by_test_id("parts")
+    works = PartStatus("view", revenue, State.RUNNING, 1_767_603_600_000, lag_records=0)
+    for path in ("/", f"/live/{revenue}"):
+        console.parts = (works,)
+        page.goto(f"{console.url}{path}")
+        expect(connection).to_have_text("Live")
+        expect(parts).to_be_hidden()
+        console.parts = (failing("visits", "rebuild it"), works)
+        expect(connection).to_have_text("1 part fails")
+        assert connection.get_attribute("data-state") == "failing"
+        expect(parts).to_contain_text(re.compile(r"view visits stopped since .*: rebuild it"))
+        console.parts = (works,)
+        expect(connection).to_have_text("Live")
+        expect(parts).to_be_hidden()
+
+
+def test_beside_each_view_are_its_state_its_lag_and_what_it_has_left_out(console, bootstrap, revenue, page):
+    console.parts = (failing(revenue, "rebuild it"),)
+    driver = Driver(bootstrap, revenue, partitions=2)
+    taken = {"orders": [10, 2, 30, {}, 4], "visits": [10, 1, 1_000, {}, 0]}
+    driver.publish({"orders": {0: 1}}, {"DE": json.dumps(row("DE", 1)).encode()}, late=3, taken=taken)
+    page.goto(console.url)
+    view = page.get_by_test_id(f"view-{revenue}")
+    expect(view.get_by_test_id("state")).to_have_text("stopped")
+    expect(view.get_by_test_id("lag")).to_have_text("1,204")
+    expect(view.get_by_test_id("left-out")).to_have_text("3 late, 1,030 invalid, 4 failed")
+
+
+def test_the_last_minute_is_there_when_the_page_opens(console, log, revenue, page):
+    log.put(revenue, {c: row(c, 1) for c in ("DE", "FR", "GB")})
+    wait_until(lambda: len(console.rows(revenue)) == 3, 20, "the rows")
+    page.goto(console.url)
+    line = page.locator(".spark-line")
+    expect(line).to_have_attribute(
+        "points", re.compile(r",26\.0 .*,2\.0")
+    )  # at the top, where the most changes are
+
+
+def test_ids_are_names_decimals_have_no_padding_and_text_is_no_measure(console, bootstrap, revenue, page):
+    driver = Driver(bootstrap, revenue, partitions=2)
+    shown = {
+        "country": "DE",
+        "customer_id": 1234567,
+        "orders": 1234567,
+        "total": "1234567890123456.5000",
+        "mean": 2.5,
+        "zip": "01234",
+    }
+    types = {"country": "STRING", "customer_id": "BIGINT", "orders": "BIGINT", "total": "DECIMAL(20,4)"}
+    types |= {"mean": "DOUBLE", "zip": "STRING"}
+    driver.publish({"orders": {0: 1}}, {"DE": json.dumps(shown).encode()}, columns=types)
+    page.goto(f"{console.url}/live/{revenue}")
+    for column, text in (
+        ("customer_id", "1234567"),
+        ("orders", "1,234,567"),
+        ("total", "1,234,567,890,123,456.5"),
+        ("mean", "2.5"),
+        ("zip", "01234"),
+    ):
+        expect(page.get_by_test_id(f"cell-{column}")).to_have_text(text)
+    assert page.locator("#measure option").all_inner_texts() == ["orders", "total", "mean"]
+
+
+def test_times_are_of_the_readers_zone_or_of_utc_and_the_page_says_which(console, log, revenue, browser):
+    log.put(revenue, {"DE": row("DE", 1)})
+    page = browser.new_page(timezone_id="Asia/Tokyo")
+    page.goto(f"{console.url}/live/{revenue}")
+    zone, cell = page.get_by_test_id("zone"), page.get_by_test_id("cell-window")
+    expect(zone).to_have_text("Times in Asia/Tokyo")
+    expect(cell).to_contain_text(re.compile("0?6:00 PM"))
+    zone.click()
+    expect(zone).to_have_text("Times in UTC")
+    expect(cell).to_contain_text(re.compile("0?9:00 AM"))
+    zone.click()
+    expect(zone).to_have_text("Times in Asia/Tokyo")
+    page.close()

@@ -3,7 +3,7 @@
 from headwater.change import Change
 from headwater.position import Position
 from headwater.testing import SettableClock
-from headwater.view import Hub
+from headwater.view.hub import Hub
 
 
 def change(offset, key="k"):
@@ -164,3 +164,19 @@ def test_activity_counts_changes_and_remembers_when():
     assert hub.activity("v").changes == 2
     assert hub.activity("v").changed_at_ms == then
     assert hub.activity("v").position == at(3)
+
+
+def test_the_last_minute_is_counted_by_seconds_and_forgets_what_is_older():
+    clock = SettableClock()
+    hub = Hub(clock)
+    assert hub.minute("v") == (0,) * 60
+    publish(hub, 1, 2)
+    clock.advance(1)
+    publish(hub, 3)
+    clock.advance(3)
+    assert hub.minute("v")[-5:] == (2, 1, 0, 0, 0)
+    clock.advance(55)
+    assert (hub.minute("v")[0], sum(hub.minute("v"))) == (2, 3)
+    clock.advance(1)
+    assert sum(hub.minute("v")) == 1
+    assert sum(hub.minute("another")) == 0

@@ -1,4 +1,4 @@
-"""Ready and provisional rows: told apart over HTTP, by what the view says it is complete up to."""
+"""Ready and provisional rows over HTTP, by the time up to which the view is complete."""
 
 import json
 import sqlite3
@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.client import Client
+from headwater.client.client import Client
 from headwater.clock import SystemClock
 from headwater.demo.page import Page
 from headwater.errors import UsageError
 from headwater.result import topic
-from headwater.view.reach import FIRST_S
-from headwater.view.ready import text, until, until_of, until_sql, wanted
-from resultlog import Driver
-from servers import both_logs, wait_until
+from headwater.view.results import FIRST_S
+from headwater.view.tables.completeness import parse_ready, text, until, until_of, until_sql
+from support.resultlog import Driver
+from support.servers import both_logs, wait_until
 
 MINUTE = 60_000_000
 NINE = 1_767_603_600_000_000
@@ -100,11 +100,11 @@ def test_times_that_no_calendar_has_are_the_first_or_the_last():
 
 
 def test_a_wrong_value_of_ready_is_refused():
-    assert wanted([("ready", "true"), ("a", "1")]) == (True, [("a", "1")])
-    assert wanted([("ready", "false")]) == (False, [])
-    assert wanted([("ready.eq", "x")]) == (None, [("ready.eq", "x")])
+    assert parse_ready([("ready", "true"), ("a", "1")]) == (True, [("a", "1")])
+    assert parse_ready([("ready", "false")]) == (False, [])
+    assert parse_ready([("ready.eq", "x")]) == (None, [("ready.eq", "x")])
     with pytest.raises(UsageError, match="ready is wrong; got 'yes'; expected true or false"):
-        wanted([("ready", "yes")])
+        parse_ready([("ready", "yes")])
 
 
 # ---- rows -----------------------------------------------------------------------------------------------
@@ -300,14 +300,14 @@ def test_complete_is_told_twice_a_second_at_most_and_in_the_end(three, driver, e
     stream = events(f"/views/{driver.view}/changes")
     stream.next()
     begun = time.monotonic()
-    told = []
+    sent = []
     for n in range(40):
         driver.publish({"orders": {0: 3 + n}}, complete=NINE + (8 + n) * MINUTE)
-    while not told or told[-1] != at(47):
-        told.append(next_complete(stream))
+    while not sent or sent[-1] != at(47):
+        sent.append(next_complete(stream))
 
-    assert told == sorted(set(told))
-    assert len(told) <= 2 + (time.monotonic() - begun) / 0.5
+    assert sent == sorted(set(sent))
+    assert len(sent) <= 2 + (time.monotonic() - begun) / 0.5
 
 
 def test_a_stream_has_a_heartbeat_while_results_come_that_say_nothing_new(three, driver, events):

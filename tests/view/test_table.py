@@ -9,10 +9,9 @@ import pytest
 from headwater.change import Change
 from headwater.errors import UsageError
 from headwater.position import Position
-from headwater.sink import SqliteTable
-from headwater.view import ViewTable
-from headwater.view.query import parse
-from headwater.view.table import EXTENT
+from headwater.view.tables.query import parse
+from headwater.view.tables.reader import EXTENT, ViewTable
+from headwater.view.tables.writer import SqliteTable
 
 ROWS = {
     "a": {
@@ -190,9 +189,9 @@ def test_the_rows_that_held_at_a_time(tmp_path):
 
 
 def test_a_view_without_validity_says_so_and_a_wrong_time_is_refused(table):
-    with pytest.raises(UsageError, match="no time from which they hold"):
+    with pytest.raises(UsageError, match="no time from which they are valid"):
         keys(table, "as_of=2026-01-05T00:00:00Z")
-    with pytest.raises(UsageError, match="as_of is no time; got 'yesterday'"):
+    with pytest.raises(UsageError, match="as_of is not a time; got 'yesterday'"):
         keys(table, "as_of=yesterday")
 
 

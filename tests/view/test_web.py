@@ -4,8 +4,9 @@ import socket
 
 import pytest
 
-from headwater.view import Hub
-from servers import wait_until
+from headwater.health.condition import PartStatus, State
+from headwater.view.hub import Hub
+from support.servers import wait_until
 
 
 def row(country, revenue, minute=0):
@@ -17,7 +18,7 @@ def row(country, revenue, minute=0):
 
 
 def provisional(row):
-    """A row as it is answered while nobody says that it is complete."""
+    """A row in an answer while it is not known whether it is complete."""
     return row | {"_ready": False}
 
 
@@ -68,14 +69,36 @@ def test_errors_are_json_and_name_the_nearest_right_one(filled, revenue, path, s
     assert set(body) == {"error", "what", "got", "expected", "hint"}
 
 
-def test_health_says_whether_the_console_works(console):
-    assert console.get("/health")[0] == 200
+def part(name, state, error=""):
+    return PartStatus("view", name, State(state), 1_000, lag_records=3, error=error)
 
-    console.problem = "delivery ended: the disk is full"
 
-    status, body = console.get("/health")
-    assert status == 503
-    assert body["problem"] == "delivery ended: the disk is full"
+@pytest.mark.parametrize(
+    ("state", "health", "ready"),
+    [
+        ("running", 200, 200),
+        ("paused", 200, 200),
+        ("starting", 200, 503),
+        ("failing", 503, 503),
+        ("stopped", 503, 503),
+    ],
+)
+def test_health_and_readiness_are_those_of_every_part(console, state, health, ready):
+    console.parts = (part("visits", "running"), part("revenue", state, "the disk is full"))
+    assert [console.get(path)[0] for path in ("/health", "/ready")] == [health, ready]
+    assert [console.get(f"{path}?part=visits")[0] for path in ("/health", "/ready")] == [200, 200]
+    status, body = console.get("/health?part=revenue")
+    assert status == health
+    assert [(each["name"], each["state"], each["lag_records"]) for each in body["parts"]] == [
+        ("revenue", state, 3)
+    ]
+    assert (body["parts"][0]["since_ms"], body["parts"][0]["error"]) == (1_000, "the disk is full")
+    assert len(console.get("/health")[1]["parts"]) == 2
+
+
+def test_the_health_of_a_part_that_is_not_there_is_not_found(console):
+    status, body = console.get("/health?part=nothing")
+    assert (status, body["hint"]) == (404, "parts are: none yet")
 
 
 def test_a_stream_begins_with_a_snapshot_and_goes_on_with_commits(filled, log, revenue, events):

@@ -1,17 +1,30 @@
-"""Source: what the capture loop (``capture/feed.py``) needs of a database.
+"""Source: what the capture loop (``capture/loop/feed.py``) needs from a database.
 
-A source hands over records that are ready for the log, because making them one by one twice is what costs; the loop puts them there,
-in one transaction with the position behind them. Transactions of the database are never cut: a reader of the topics sees all of one or
-nothing of it.
+A source returns records that are ready for the log, because creating objects for each of them twice is
+expensive. The loop publishes them in one transaction with the position after them. A transaction of the
+database is never divided: a reader of the topics sees all of it or none of it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, overload, runtime_checkable
 
-if TYPE_CHECKING:
-    from headwater.capture.envelope import Around
+from headwater.capture.messages import Command, Notice
 
-__all__ = ["Columns", "Part", "Partial", "Progress", "Record", "Rereadable", "Source", "Unsent"]
+if TYPE_CHECKING:
+    from headwater.capture.envelope import EventContext
+
+__all__ = [
+    "Columns",
+    "Part",
+    "Partial",
+    "Progress",
+    "Record",
+    "RereadSource",
+    "SchemaSource",
+    "SnapshotSource",
+    "Source",
+    "Unsent",
+]
 
 
 class Record(NamedTuple):
@@ -20,42 +33,43 @@ class Record(NamedTuple):
     topic: str
     key: bytes | None
     value: bytes | None
-    """None behind a delete: the tombstone by which compaction forgets the key."""
+    """None after a delete: the tombstone with which compaction removes the key."""
     committed_ms: int
-    """When the database committed it, for the lag; 0 if that is not known. The log stamps records with the time of their publication."""
+    """When the database committed it, for the lag; 0 if unknown. The record's own timestamp is that of its
+    publication."""
 
 
 class Unsent(NamedTuple):
-    """Values of a changed row that the database did not send, since the change did not touch them."""
+    """Values of a changed row that the database did not send because the change did not touch them."""
 
     columns: Mapping[str, tuple[int, ...]]
-    """By name, the type of each."""
+    """The type of each column, by name."""
     old_key: bytes | None
-    """The key of the row before the change; None where it is the same."""
+    """The key of the row before the change; None if it is the same."""
     texts: tuple[str, ...]
-    """The key's columns as texts of SQL."""
+    """The columns of the key as SQL texts."""
     transaction: int
-    """The one that made the change, as the database counts them."""
-    completed: Callable[[Mapping[str, bytes]], bytes]
-    """The record's value with these values as JSON; the placeholder is left where there is none."""
+    """The number of the transaction that made the change, as the database counts them."""
+    complete: Callable[[Mapping[str, bytes]], bytes]
+    """From JSON values by column to the record's value; a column without a value keeps the placeholder."""
 
 
 class Partial(Record):
-    """A record whose row has Debezium's placeholder for what is `unsent`."""
+    """A record whose row has Debezium's placeholder for the values that are `unsent`."""
 
     unsent: Unsent
 
     @classmethod
     def of(cls, record: Record, unsent: Unsent) -> "Partial":
-        made = cls(*record)
-        made.unsent = unsent
-        return made
+        partial = cls(*record)
+        partial.unsent = unsent
+        return partial
 
 
 class Columns(Sequence[Record]):
-    """Records of one topic and one time as two columns, which is how they go into the log: a snapshot makes millions of them.
+    """Records of one topic and one time, stored as columns of keys and values, as the log takes them.
 
-    Whoever looks at them one by one finds records.
+    Its elements are records. A snapshot has millions of them.
     """
 
     __slots__ = ("committed_ms", "keys", "topic", "values")
@@ -82,17 +96,19 @@ class Columns(Sequence[Record]):
 
 
 class Part(NamedTuple):
-    """Some records in the order of their commits, and where the database is behind them."""
+    """Some records in the order of their commits, and the position after them."""
 
     records: Sequence[Record]
     position: str | None
-    """What `Source.read` goes on from; None inside a transaction or a table's snapshot that is not at its end."""
-    emptied: "tuple[Around, ...]" = ()
-    """What stands around the truncates in it with which topics begin anew: rows that are in them and do not come again are to be deleted."""
+    """The position from which `Source.read` continues; None inside a transaction or inside a table's
+    snapshot."""
+    emptied: "tuple[EventContext, ...]" = ()
+    """The contexts of truncates with which a new snapshot begins: rows of the topic that it does not have get
+    deleted."""
     truncated: bool = False
-    """Whether there may be truncates of the stream among the records: the rows that they leave in topics are to be deleted."""
+    """Whether the records may contain truncates from the stream: the rows of these topics get deleted."""
     partial: bool = False
-    """Whether there may be a `Partial` among the records."""
+    """Whether the records may contain a `Partial`."""
 
 
 class Progress(NamedTuple):
@@ -101,32 +117,58 @@ class Progress(NamedTuple):
     table: str
     rows: int
     about: int
-    """How many rows the server believes the table to have."""
+    """The server's estimate of the number of rows of the table."""
 
 
 class Source(Protocol):
-    """One database with the tables that are captured. One thread calls; what was read is kept by nobody but the caller."""
+    """One database with its captured tables.
+
+    One thread calls it; it keeps nothing of what it has returned.
+    """
 
     def read(self, position: str | None) -> Iterator[Part]:
-        """All changes behind a position, for ever; without one, first the rows that the tables have, as a snapshot that fits the log.
+        """All changes after a position, without end; without a position, first a snapshot of the tables.
 
-        An empty part is a sign of life, at least once a second. CaptureError when the database no longer has what comes behind the
-        position, with the way out; any other failure of the database raises Away, and the loop comes back with its last position.
+        An empty part is a sign of life; there is a part at least once a second. CaptureError, with a hint, if
+        the database no longer has the changes after the position. Any other failure of the database is
+        UnavailableError: the loop reads again from its last position.
         """
 
     def confirm(self, position: str) -> None:
-        """Everything up to there is durable in the log: the database may forget it. Called from the thread that reads."""
+        """Everything up to there is durable in the log: the database may forget it.
+
+        Called by the reading thread.
+        """
 
     def close(self) -> None:
-        """Ends the connections; slots and the like stay."""
+        """Ends the connections; slots and the like remain."""
 
 
 @runtime_checkable
-class Rereadable(Protocol):
+class RereadSource(Protocol):
     """A source whose records may be `Partial`."""
 
     def reread(self, records: Sequence[Partial]) -> Mapping[bytes, Mapping[str, bytes]]:
-        """The unsent values of records of one topic as the table has them now, by key; a row that is gone is left out.
+        """The unsent values of records of one topic, by key, as the table has them now, without deleted rows.
 
-        What they show includes the transactions of these records. Called from the thread that reads, between two parts.
+        The values include the transactions of these records. Called by the reading thread, between two parts.
         """
+
+
+@runtime_checkable
+class SchemaSource(Protocol):
+    """A source that needs the schema versions that are published in ``<name>.schema``."""
+
+    def recall(self, records: list[bytes]) -> None:
+        """The values of the topic, oldest first; called before each `Source.read`."""
+
+
+@runtime_checkable
+class SnapshotSource(Protocol):
+    """A source of which single tables can get a new snapshot while it runs, and which has notices."""
+
+    notices: list[Notice]
+    """The notices since the loop has last published them; the loop clears the list."""
+
+    def with_snapshot(self, position: str, command: Command) -> str:
+        """The position with which the command's snapshot is due; CaptureError if it is impossible."""

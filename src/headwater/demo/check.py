@@ -1,6 +1,6 @@
-"""The demo's check of itself: every row against a batch run over the same log, every sum against the generator.
+"""The final check of the demo: every row against a batch over the same log, every sum against the generator.
 
-Pure functions over rows that others have fetched; a difference is a sentence for a person.
+Pure functions over rows; they fetch nothing. Each difference is a sentence.
 """
 
 from collections import Counter
@@ -8,29 +8,28 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from headwater.compare import Row, unequal
 from headwater.demo.tally import Figures
+from headwater.operate.compare_rows import Row, unequal
 
 __all__ = ["Row", "differences", "invalid_differences", "sum_differences"]
 
 
 def differences(name: str, key: Sequence[str], shown: Sequence[Row], batch: Sequence[Row]) -> list[str]:
-    """What sets the rows of a view apart from those of the batch run; empty when they are the same."""
-    found = list(_keyed(key, shown).items())
-    expected = _keyed(key, batch)
+    """The differences between the rows of a view and those of the batch; empty if they are equal."""
+    expected = _by_key(key, batch)
     problems = [f"{name}: the row {place} is there {count} times" for place, count in _repeated(key, shown)]
-    for place, row in found:
-        wanted = expected.pop(place, None)
-        if wanted is None:
+    for place, row in _by_key(key, shown).items():
+        in_batch = expected.pop(place, None)
+        if in_batch is None:
             problems.append(f"{name}: the row {place} is not in the batch run")
-        elif unequal(row, wanted):
-            problems.append(f"{name}: the row {place} is {_text(row)}, in the batch run {_text(wanted)}")
+        elif unequal(row, in_batch):
+            problems.append(f"{name}: the row {place} is {_text(row)}, in the batch run {_text(in_batch)}")
     problems += [f"{name}: the row {place} of the batch run is missing" for place in expected]
     return problems
 
 
 def sum_differences(rows: Mapping[str, Sequence[Row]], figures: Figures) -> dict[str, list[str]]:
-    """For each view, the sums that are not what the generator counted."""
+    """For each view, the sums that differ from the generator's."""
     cents: Counter[str] = Counter()
     for row in rows["revenue"]:
         cents[row["country"]] += round(row["revenue"] * 100)
@@ -52,11 +51,11 @@ def sum_differences(rows: Mapping[str, Sequence[Row]], figures: Figures) -> dict
     }
 
 
-def invalid_differences(found: Mapping[str, int], figures: Figures) -> list[str]:
-    """Topics whose count of invalid records is not the number of broken ones that were sent."""
+def invalid_differences(invalid: Mapping[str, int], figures: Figures) -> list[str]:
+    """The topics whose number of invalid records differs from the number of broken ones that were sent."""
     topics = sorted(figures.records)
     return _unequal(
-        *((f"invalid {topic}", found.get(topic, 0), figures.broken.get(topic, 0)) for topic in topics)
+        *((f"invalid {topic}", invalid.get(topic, 0), figures.broken.get(topic, 0)) for topic in topics)
     )
 
 
@@ -68,7 +67,7 @@ def _total(rows: Sequence[Row], column: str) -> int:
     return sum(row[column] for row in rows)
 
 
-def _keyed(key: Sequence[str], rows: Sequence[Row]) -> dict[str, Row]:
+def _by_key(key: Sequence[str], rows: Sequence[Row]) -> dict[str, Row]:
     return {_place(key, row): row for row in rows}
 
 

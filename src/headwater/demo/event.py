@@ -1,17 +1,14 @@
-"""What happens in the shop, as the devices and the web server write it down.
-
-The application file declares the same events for Spark; a test holds the two together.
-"""
+"""The events of the shop, as the devices and the web server record them."""
 
 from datetime import datetime
 
-import msgspec
+import headwater as hw
 
-__all__ = ["TOPICS", "Click", "Event", "Order", "PageView", "Request", "Search"]
+__all__ = ["TOPICS", "Click", "Order", "PageView", "Request", "Search", "ShopEvent"]
 
 
-class Search(msgspec.Struct, frozen=True):
-    """Somebody looked for something."""
+class Search(hw.Event):
+    """A shopper has searched for something."""
 
     search_id: int
     session_id: int
@@ -20,8 +17,8 @@ class Search(msgspec.Struct, frozen=True):
     at: datetime
 
 
-class Click(msgspec.Struct, frozen=True):
-    """Somebody chose a result; ``search_id`` 0 comes from the newsletter and belongs to no search."""
+class Click(hw.Event):
+    """A shopper has clicked on a result; ``search_id`` 0 is a click in the newsletter."""
 
     click_id: int
     search_id: int
@@ -30,8 +27,8 @@ class Click(msgspec.Struct, frozen=True):
     at: datetime
 
 
-class Order(msgspec.Struct, frozen=True):
-    """Somebody bought something. Money is whole cents, so that sums are exact."""
+class Order(hw.Event):
+    """A shopper has bought something. Money is in whole cents, so that sums are exact."""
 
     order_id: int
     session_id: int
@@ -41,8 +38,8 @@ class Order(msgspec.Struct, frozen=True):
     at: datetime
 
 
-class PageView(msgspec.Struct, frozen=True):
-    """A page was shown on somebody's screen."""
+class PageView(hw.Event):
+    """A page was shown on the screen of a shopper."""
 
     view_id: int
     session_id: int
@@ -50,8 +47,8 @@ class PageView(msgspec.Struct, frozen=True):
     at: datetime
 
 
-class Request(msgspec.Struct, frozen=True):
-    """The web server answered: its clock is right and its log is never late."""
+class Request(hw.Event):
+    """The web server has answered a request; its clock is right, and its records are never late."""
 
     request_id: int
     path: str
@@ -60,9 +57,9 @@ class Request(msgspec.Struct, frozen=True):
     at: datetime
 
 
-Event = Search | Click | Order | PageView | Request
+ShopEvent = Search | Click | Order | PageView | Request
 
-TOPICS: dict[type[Event], str] = {
+TOPICS: dict[type[ShopEvent], str] = {
     Search: "searches",
     Click: "clicks",
     Order: "orders",

@@ -1,4 +1,4 @@
-"""Sends the shop's traffic to a log at its own pace, and writes down what the views must show."""
+"""Sends the traffic of the shop to a log at its own pace, and writes the expected sums to a file."""
 
 import threading
 from pathlib import Path
@@ -8,17 +8,17 @@ import msgspec
 from confluent_kafka import KafkaError, Message
 
 from headwater.access import Log
-from headwater.client import Client, producer
+from headwater.client.client import Client, producer
+from headwater.client.topic_defaults import FULL
 from headwater.clock import Clock, SystemClock
 from headwater.demo.event import TOPICS
 from headwater.demo.traffic import Traffic
 from headwater.errors import MachineError
-from headwater.keep import FULL
 
 __all__ = ["feed"]
 
 PACE_S = 0.02
-"""Records that fall due within this time go out together: a shop needs no wake-up for each of them."""
+"""Records that are due within this time are sent together, which saves wake-ups."""
 FLUSH_S = 120.0
 
 
@@ -33,16 +33,18 @@ def feed(
 ) -> None:
     """Runs until the traffic ends or ``stop`` is set, then waits until the log has acknowledged every record.
 
-    The tally file appears, in one step, only when nothing was lost: it counts exactly what is in the log.
+    The tally file is created, in one step, only if no record was lost: it counts exactly the records in the
+    log.
     """
     Client(log).ensure_topics(TOPICS.values(), partitions, FULL)
-    lost: list[str] = []
-    sender = producer(log, **{"on_delivery": _noted(lost), "linger.ms": 20})
+    failures: list[str] = []
+    sender = producer(log, **{"on_delivery": _collect_failures(failures), "linger.ms": 20})
     _send(traffic, sender, stop, clock or SystemClock())
-    left = sender.flush(FLUSH_S)
-    if left or lost:
+    unanswered = sender.flush(FLUSH_S)
+    if unanswered or failures:
         raise MachineError(
-            f"the log did not take {left + len(lost)} records", got=next(iter(lost), "no answer")
+            f"the log did not accept {unanswered + len(failures)} records",
+            got=next(iter(failures), "no answer"),
         )
     part = tally.with_suffix(".part")
     part.write_bytes(msgspec.json.format(msgspec.json.encode(traffic.tally.figures())))
@@ -62,7 +64,7 @@ def _send(traffic: Traffic, sender: Any, stop: threading.Event, clock: Clock) ->
 
 
 def _produce(sender: Any, topic: str, key: bytes, value: bytes) -> None:
-    """Waits while the client's queue is full: a log that is away slows the shop down and loses nothing."""
+    """Sends a record, and waits while the client's queue is full, so that no record is lost."""
     while True:
         try:
             sender.produce(topic, value, key)
@@ -72,9 +74,9 @@ def _produce(sender: Any, topic: str, key: bytes, value: bytes) -> None:
             return
 
 
-def _noted(lost: list[str]) -> Any:
+def _collect_failures(failures: list[str]) -> Any:
     def on_delivery(error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            lost.append(f"{message.topic()}: {error.str()}")
+            failures.append(f"{message.topic()}: {error.str()}")
 
     return on_delivery

@@ -1,7 +1,7 @@
-"""How long an event takes from the log to the page, worked out from the log's own timestamps.
+"""The latency from the log to the page, computed from the log's own timestamps.
 
-The last event that counts in a window must be followed by a change of that window on the page: the time
-between the two is the latency. Pure functions over records that others have read.
+The last event that counts in a window is followed by a change of that window on the page: the time between
+the two is the latency. Pure functions over records; they read nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from headwater.decoders import from_json
-from headwater.demo.event import TOPICS, Click, Event, Order, PageView, Request, Search
+from headwater.demo.event import TOPICS, Click, Order, PageView, Request, Search, ShopEvent
 
 __all__ = ["WINDOWS", "delays", "percentile"]
 
@@ -24,30 +24,31 @@ WINDOWS = {
 TYPES = {topic: kind for kind, topic in TOPICS.items()}
 
 Seen = Mapping[str, Mapping[datetime, int]]
-"""View, start of window → when the page last changed it, in milliseconds of wall time."""
+"""By view and start of window: the time of the window's last change on the page, in milliseconds of wall
+time."""
 
 
 def delays(records: Iterable[Any], seen: Seen) -> dict[str, list[int]]:
-    """For each view, the sorted milliseconds from the last event of every window to its last change on the page."""
-    counted = _Counted()
+    """For each view, the sorted milliseconds from a window's last event to its last change on the page."""
+    last_events = _LastEvents()
     for record in records:
         try:
             event = from_json(record.value(), TYPES[record.topic()])
         except msgspec.MsgspecError:
             continue
-        counted.add(event, record.timestamp()[1])
+        last_events.add(event, record.timestamp()[1])
     return {
         view: sorted(
             seen[view][window] - sent
             for window, sent in windows.items()
             if seen.get(view, {}).get(window, 0) >= sent
         )
-        for view, windows in counted.windows().items()
+        for view, windows in last_events.windows().items()
     }
 
 
-class _Counted:
-    """When the last event that counts in each window of each view came into the log."""
+class _LastEvents:
+    """The time at which the last event of each window of each view was written to the log."""
 
     def __init__(self) -> None:
         self._last: dict[str, dict[datetime, int]] = {view: {} for view in WINDOWS}
@@ -55,7 +56,7 @@ class _Counted:
         self._clicks: dict[int, tuple[Click, int]] = {}
         self._orders: set[int] = set()
 
-    def add(self, event: Event, sent: int) -> None:
+    def add(self, event: ShopEvent, sent: int) -> None:
         match event:
             case Search():
                 self._note("click_through", event.at, sent)
@@ -72,7 +73,7 @@ class _Counted:
                 self._note("requests_per_second", event.at, sent)
 
     def windows(self) -> dict[str, dict[datetime, int]]:
-        """A click counts in the window of its search, once both are there."""
+        """The times by window. A click counts in the window of its search, once both have been written."""
         for click, sent in self._clicks.values():
             at, searched = self._searches.get(click.search_id, (None, 0))
             if at is not None and at <= click.at <= at + timedelta(hours=1):
@@ -87,5 +88,5 @@ class _Counted:
 
 
 def percentile(values: list[int], share: float) -> int | None:
-    """The value below which a share of the sorted values lies."""
+    """The value at a share of the sorted values: 0.5 is the median."""
     return values[min(len(values) - 1, int(share * len(values)))] if values else None

@@ -1,4 +1,4 @@
-"""The demo's own look at the console: it reads rows and follows live changes as a browser does, over HTTP."""
+"""A reader of the console: it reads rows and follows live changes over HTTP, as a browser does."""
 
 import http.client
 import threading
@@ -17,11 +17,11 @@ from headwater.position import Position
 __all__ = ["Page"]
 
 TIMEOUT_S = 30.0
-"""Longer than the console's heartbeat: a connection that is silent for so long is dead."""
+"""Longer than the console's heartbeat: a connection without data for this time is dead."""
 RECONNECT_S = 0.5
 ROWS_MAX = 100_000
 WINDOWS_MAX = 100_000
-"""Windows whose last change is remembered for each view; the oldest are forgotten."""
+"""The number of windows for each view whose last change is remembered; the oldest are forgotten."""
 
 Row = dict[str, Any]
 
@@ -43,7 +43,7 @@ class _Event(msgspec.Struct):
 
 
 class Page:
-    """Readers of one console, a thread for each view once ``follow`` was called. A context manager."""
+    """Reads one console, with a thread for each view after ``follow``. A context manager."""
 
     def __init__(self, url: str, views: Sequence[str], token: str = "") -> None:
         parts = urlsplit(url)
@@ -60,35 +60,35 @@ class Page:
         self._stop.set()
 
     def rows(self, view: str) -> list[Row]:
-        """All rows that the console gives for a view, window by window."""
-        found: dict[bytes, Row] = {}
+        """All rows of a view, page by page, in the order of their windows."""
+        all_rows: dict[bytes, Row] = {}
         since: dict[str, str] = {}
         while True:
             answer = self._get(view, {"order": "window.start", "limit": str(ROWS_MAX), **since})
             rows = [_columns(row) for row in answer.rows]
-            found |= {msgspec.json.encode(row): row for row in rows}
+            all_rows |= {msgspec.json.encode(row): row for row in rows}
             if not answer.more:
-                return list(found.values())
+                return list(all_rows.values())
             since = {"window.start.gte": answer.rows[-1]["window"]["start"]}
 
     def position(self, view: str) -> Position:
-        """Up to where the view's table has followed its topic."""
+        """The position in the view's topic up to which its table is filled."""
         return Position.parse(self._get(view, {"limit": "1"}).position)
 
     def follow(self, clock: Clock) -> None:
-        """Starts to follow the live changes of all views."""
+        """Starts following the live changes of all views."""
         for view in self._seen:
             threading.Thread(
                 target=self._follow, args=(view, clock), name=f"page {view}", daemon=True
             ).start()
 
     def rows_seen(self) -> dict[str, int]:
-        """How many rows of each view have come over the live connection; empty before the first."""
+        """The number of rows of each view received over the live connection; empty before the first."""
         counts = {view: len(keys) for view, keys in self._keys.items()}
         return counts if any(counts.values()) else {}
 
     def seen(self) -> Mapping[str, Mapping[datetime, int]]:
-        """When each window of each view last changed on the page, in milliseconds of wall time."""
+        """The time of the last change of each window on the page, by view, in milliseconds of wall time."""
         return {view: dict(windows) for view, windows in self._seen.items()}
 
     def _get(self, view: str, parameters: Mapping[str, str]) -> _Answer:
@@ -119,7 +119,7 @@ class Page:
                 self._stop.wait(RECONNECT_S)
 
     def _events(self, view: str, since: str) -> Iterator[tuple[str, _Event]]:
-        """Server-sent events until the connection ends; a browser does no more than this."""
+        """The server-sent events until the connection ends, each with the position before it."""
         connection = http.client.HTTPConnection(*self._address, timeout=TIMEOUT_S)
         try:
             headers = self._headers | ({"Last-Event-ID": since} if since else {})
@@ -147,5 +147,8 @@ class Page:
 
 
 def _columns(row: Row) -> Row:
-    """Without what the console adds: whether a row is ready may be another thing on the next page."""
+    """A row without the columns that the console adds.
+
+    Such a column, like ``_ready``, may differ on the next page.
+    """
     return {name: value for name, value in row.items() if not name.startswith("_")}

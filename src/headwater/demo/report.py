@@ -1,4 +1,4 @@
-"""What the demo tells the person in front of it."""
+"""The output of the demo on the terminal."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ PROBLEMS_SHOWN = 10
 
 
 class ViewReport(msgspec.Struct, frozen=True):
-    """One view at the end: its rows, what is wrong with them, and how fresh they were."""
+    """One view at the end: its rows, their differences from the batch and the generator, and the latency."""
 
     name: str
     rows: int
@@ -26,7 +26,7 @@ class ViewReport(msgspec.Struct, frozen=True):
 
 
 class Report:
-    """Prints as things happen; plain lines where the output is no terminal."""
+    """Prints the progress of the demo; plain lines if the output is not a terminal."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
@@ -56,11 +56,11 @@ class Report:
         invalid: Sequence[str],
         restarts: Mapping[str, int],
     ) -> bool:
-        """The summary; true when everything is right."""
+        """Prints the summary; True if everything is right."""
         self._console.print(_view_table(views))
         self._console.print(_topic_table(figures, invalid))
         for name, count in restarts.items():
-            self.say(f"{name} died and was started again {count} time(s)")
+            self.say(f"{name} ended unexpectedly and was restarted {count} time(s)")
         problems = [problem for view in views for problem in (*view.batch, *view.sums)] + list(invalid)
         for problem in problems[:PROBLEMS_SHOWN]:
             self.say(f"[red]wrong[/red]  {problem}")
@@ -69,9 +69,8 @@ class Report:
             return False
         rows = sum(view.rows for view in views)
         records = sum(figures.records.values())
-        self.say(
-            f"[bold green]All right[/bold green]: {rows:,} rows from {records:,} records, every one of them checked."
-        )
+        checked = f"{rows:,} rows from {records:,} records, every one of them checked."
+        self.say(f"[bold green]All right[/bold green]: {checked}")
         return True
 
 
@@ -101,8 +100,8 @@ def _topic_table(figures: Figures, invalid: Sequence[str]) -> Table:
     wrong = {problem.partition(":")[0].removeprefix("invalid ") for problem in invalid}
     for topic, records in figures.records.items():
         repeated, broken = figures.repeated.get(topic, 0), figures.broken.get(topic, 0)
-        found = "[red]not equal[/red]" if topic in wrong else f"[green]{broken:,}[/green]"
-        table.add_row(topic, f"{records:,}", f"{repeated:,}", f"{broken:,}", found)
+        outcome = "[red]not equal[/red]" if topic in wrong else f"[green]{broken:,}[/green]"
+        table.add_row(topic, f"{records:,}", f"{repeated:,}", f"{broken:,}", outcome)
     return table
 
 

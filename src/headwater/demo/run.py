@@ -1,4 +1,4 @@
-"""`headwater demo`: the whole system on one machine, with traffic, and a check of every number at the end."""
+"""`headwater demo`: the whole system on one machine, with traffic and a final check of every number."""
 
 import math
 import shutil
@@ -10,11 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from headwater import java
-from headwater.app import App
-from headwater.client import Client
+from headwater.client.client import Client
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings
+from headwater.declare.app import App
 from headwater.decoders import from_json
 from headwater.demo import check, latency
 from headwater.demo.event import TOPICS
@@ -22,29 +21,31 @@ from headwater.demo.page import Page
 from headwater.demo.report import Report, ViewReport
 from headwater.demo.tally import Figures
 from headwater.errors import HeadwaterError, MachineError, UsageError
-from headwater.node import Node, ensure_free
-from headwater.result import newest
-from headwater.supervisor import Interrupted, Part
+from headwater.follow.results import newest
+from headwater.node.node import Node, ensure_free
+from headwater.node.supervisor import Interrupted, Part
+from headwater.pipeline.spark import java
 
 __all__ = ["SHOP", "Demo", "Plan"]
 
 SHOP = Path(__file__).with_name("shop.py")
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-"""Half of the CPU until the first row goes into compiling for a speed that a short run never uses (53 s, 30 with this). Without
-the second option Java then keeps 48 MB of compiled code, Spark needs more, and a sixth of a core goes into throwing it away again."""
+"""Without the first option half of the CPU until the first row goes into optimizations that a short run never
+uses (53 s instead of 30). Without the second one Java then keeps only 48 MB of compiled code. Spark needs
+more, and a sixth of a core would go into discarding it again."""
 CAUGHT_UP_S = 180.0
 BATCH_S = 300.0
 TRAFFIC_LATE_S = 180.0
-"""How much longer than planned the traffic may take when the log was away for a while."""
+"""How much longer than planned the traffic may take, if the log did not answer for a while."""
 PROGRESS_S = 5.0
 LOOK_S = 0.2
 WRONG = 1
 INTERRUPTED = 130
-"""Exit codes of a run with a wrong number in it, and of one that was to check itself and was not let to."""
+"""The exit codes of a run with a wrong number, and of one that was interrupted before its check."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     seconds: float | None = None
     seed: int = 1
@@ -55,7 +56,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Demo:
-    """One run of the demo. ``run`` returns the exit code: 0, or 1 when a number is wrong."""
+    """One run of the demo. ``run`` returns the exit code: 0, or 1 if a number is wrong."""
 
     def __init__(
         self, settings: Settings, plan: Plan, stop: threading.Event, clock: Clock | None = None
@@ -65,13 +66,13 @@ class Demo:
         self._stop = stop
         self._clock = clock or SystemClock()
         self._begun = self._clock.monotonic()
-        self._told: tuple[dict[str, int], dict[str, int]] | None = None
-        self._told_at = 0.0
+        self._reported: tuple[dict[str, int], dict[str, int]] | None = None
+        self._reported_at = 0.0
         self._report = Report()
         self._graph = App.load(str(SHOP)).graph()
 
     def run(self) -> int:
-        """Starts everything, lets the shop run, and checks it if it was to end by itself."""
+        """Starts everything, runs the shop, and checks the numbers if the run has a time limit."""
         java.require()
         folder = _folder(self._plan.data)
         self._report.begin(self._plan.seed, self._plan.rate, self._plan.speed, folder)
@@ -99,20 +100,20 @@ class Demo:
             return 0 if self._plan.seconds is None else INTERRUPTED
 
     def _place(self, folder: Path) -> Settings:
-        """The user's settings with everything of this run in one folder and on ports that are free."""
-        mine = {"store": f"sqlite:{folder / 'views'}"}
+        """The user's settings, with all data of this run in one folder, and with free ports."""
+        places = {"view_tables": f"sqlite:{folder / 'views'}"}
         if self._settings.embedded is not None:
-            mine["log"] = f"embedded:{folder}"
+            places["log"] = f"embedded:{folder}"
         console = (
             _port_or_any(self._settings.console_host, self._settings.console_port)
             if self._plan.port is None
             else self._plan.port
         )
         broker = _port_or_any(self._settings.host, self._settings.broker_port)
-        return msgspec.structs.replace(self._settings, console_port=console, broker_port=broker, **mine)
+        return msgspec.structs.replace(self._settings, console_port=console, broker_port=broker, **places)
 
     def _start(self, node: Node, page: Page) -> None:
-        """Log, then Spark and console, then traffic, with the seconds that each took."""
+        """Starts the log, then Spark and the console, then the traffic, and reports the time of each."""
         node.start_log()
         _ensure_no_records(Client(node.settings.access), node.settings.log)
         self._report.ready("log", node.settings.bootstrap, self._elapsed())
@@ -138,44 +139,48 @@ class Demo:
         return math.inf if self._plan.seconds is None else self._plan.seconds + TRAFFIC_LATE_S
 
     def _await(self, node: Node, page: Page, what: str, limit_s: float, missing: Callable[[], str]) -> None:
-        """Waits until nothing is missing, saying how it goes; gives up with what is missing."""
+        """Waits until ``missing`` returns an empty text, and reports progress.
+
+        MachineError with that text after the limit.
+        """
         if what:
             self._report.say(f"waiting for {what}, {limit_s:.0f} s at most")
         limit = self._clock.monotonic() + limit_s
         while reason := missing():
             node.supervisor.check()
-            self._tell(node, page)
+            self._report_progress(node, page)
             if self._clock.monotonic() > limit:
                 raise MachineError(f"gave up waiting: {reason}", hint=f"see {node.folder / 'logs'}")
             if self._stop.wait(LOOK_S):
                 raise Interrupted
 
-    def _tell(self, node: Node, page: Page) -> None:
-        """The first row at once; after that, now and then, what has changed."""
+    def _report_progress(self, node: Node, page: Page) -> None:
+        """Reports the first row at once, and then changes every few seconds."""
         rows, restarts = page.rows_seen(), node.supervisor.restarts()
-        if rows and self._told is None:
+        is_due = self._elapsed() >= self._reported_at + PROGRESS_S
+        if rows and self._reported is None:
             self._report.ready("first row on the page", "", self._elapsed())
-        elif not rows or self._elapsed() < self._told_at + PROGRESS_S or (rows, restarts) == self._told:
-            return
-        else:
+        elif rows and is_due and (rows, restarts) != self._reported:
             self._report.progress(self._elapsed(), rows, restarts)
-        self._told, self._told_at = (rows, restarts), self._elapsed()
+        else:
+            return
+        self._reported, self._reported_at = (rows, restarts), self._elapsed()
 
     def _lag(self, client: Client, page: Page) -> str:
-        """The first view that has not yet read all of its inputs, or whose table has not all of its topic."""
+        """The lag of the first view that lags, or whose table does; empty if there is none."""
         try:
             for name, view in self._graph.views.items():
                 ends = client.end_offsets(stream.topic for stream in self._graph.inputs(view).values())
                 done = client.committed(f"headwater.{name}", ends)
-                behind = sum(max(0, end - done.get(place, 0)) for place, end in ends.items())
-                if behind:
-                    return f"{name} is {behind} records behind its inputs"
+                lag = sum(max(0, end - done.get(place, 0)) for place, end in ends.items())
+                if lag:
+                    return f"{name} has {lag} records of its inputs still to read"
             return _table_lag(client, page, list(self._graph.views))
         except HeadwaterError as error:
             return str(error)
 
     def _check(self, node: Node, page: Page) -> int:
-        """Compares what the page shows with a batch run and with the generator, and prints the verdict."""
+        """Compares the rows of the page with a batch run and with the generator, and prints the verdict."""
         shown = {name: page.rows(name) for name in self._graph.views}
         client = Client(node.settings.access)
         figures = from_json(_tally(node).read_bytes(), Figures)
@@ -222,18 +227,18 @@ def _table_lag(client: Client, page: Page, views: list[str]) -> str:
     for name in views:
         offsets, made = page.position(name).of(name), newest(client, name)
         ends = made.outputs if made else {p: end for (_, p), end in client.end_offsets([name]).items()}
-        behind = sum(max(0, end - offsets.get(partition, 0)) for partition, end in ends.items())
-        if behind:
-            return f"the table of {name} is {behind} records behind its topic"
+        lag = sum(max(0, end - offsets.get(partition, 0)) for partition, end in ends.items())
+        if lag:
+            return f"the table of {name} lacks {lag} records of its topic"
     return ""
 
 
 def _ensure_no_records(client: Client, log: str) -> None:
-    """The check adds up whole topics, so that an earlier run's records would make every number wrong."""
+    """UsageError for a log with records of an earlier run: the check counts whole topics."""
     if any(client.end_offsets(TOPICS.values()).values()):
         raise UsageError(
-            f"the log {log} already holds records of a shop",
-            hint="give an empty log, or none with --data of a new folder",
+            f"the log {log} already has records of a shop",
+            hint="use an empty log, or the embedded one with --data and a new folder",
         )
 
 
@@ -245,12 +250,10 @@ def _port_or_any(host: str, port: int) -> int:
 
 
 def _folder(wanted: Path | None) -> Path:
-    """The folder of the run: the given one, which stays, or one of our own, which stays only if something was wrong."""
+    """The folder of the run: the given one, or a temporary one, which is kept only if a number is wrong."""
     if wanted is None:
         return Path(tempfile.mkdtemp(prefix="headwater-demo-"))
     if wanted.exists() and any(wanted.iterdir()):
-        raise UsageError(
-            f"data folder {wanted} is not empty", hint="the demo starts from nothing: give a new folder"
-        )
+        raise UsageError(f"data folder {wanted} is not empty", hint="the demo needs an empty folder")
     wanted.mkdir(parents=True, exist_ok=True)
     return wanted.absolute()

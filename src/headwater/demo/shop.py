@@ -4,57 +4,15 @@ This is an ordinary application file. Start it against your own log with `headwa
 with `headwater graph shop.py`, or let `headwater demo` start it together with the shop's traffic.
 """
 
-from datetime import datetime
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name every Spark user knows
 
 import headwater as hw
+from headwater.demo.event import Click, Order, PageView, Request, Search
 
 app = hw.App("shop")
 
-
-class Search(hw.Event):
-    search_id: int
-    session_id: int
-    query: str
-    country: str
-    at: datetime
-
-
-class Click(hw.Event):
-    click_id: int
-    search_id: int
-    session_id: int
-    product_id: int
-    at: datetime
-
-
-class Order(hw.Event):
-    order_id: int
-    session_id: int
-    product_id: int
-    country: str
-    cents: int
-    at: datetime
-
-
-class PageView(hw.Event):
-    view_id: int
-    session_id: int
-    page: str
-    at: datetime
-
-
-class Request(hw.Event):
-    request_id: int
-    path: str
-    status: int
-    ms: int
-    at: datetime
-
-
-# Phones send minutes late and some have a wrong clock: what comes within half an hour still counts.
+# Some phones send minutes late, and some have a wrong clock: events up to half an hour late still count.
 app.stream("searches", Search, key="session_id", time="at", delay="30 minutes")
 app.stream("clicks", Click, key="session_id", time="at", delay="30 minutes")
 app.stream("orders", Order, key="session_id", time="at", delay="30 minutes")
@@ -64,9 +22,9 @@ app.stream("requests", Request, key="request_id", time="at", delay="30 minutes")
 
 @app.view(key=["window"])
 def click_through(searches: DataFrame, clicks: DataFrame) -> DataFrame:
-    """Searches of five minutes, and how many clicks on their results came within the hour after them.
+    """The searches of five minutes, and the clicks on their results within an hour.
 
-    A phone that got no answer sends its click again: the same click counts once.
+    A phone that gets no answer sends its click again: the same click counts once.
     """
     clicks = clicks.dropDuplicates(["click_id", "at"]).select("search_id", F.col("at").alias("clicked_at"))
     matched = (
@@ -86,7 +44,10 @@ def click_through(searches: DataFrame, clicks: DataFrame) -> DataFrame:
 
 @app.view(key=["window", "country"])
 def revenue(orders: DataFrame) -> DataFrame:
-    """Orders and their value for each country and five minutes; an order that was sent twice counts once."""
+    """The orders of each country in five minutes, and their value.
+
+    An order that was sent twice counts once.
+    """
     placed = orders.dropDuplicates(["order_id", "at"])
     return placed.groupBy(F.window("at", "5 minutes"), "country").agg(
         (F.sum("cents") / 100).alias("revenue"), F.count("*").alias("orders")
@@ -106,7 +67,7 @@ app.sql(
 
 @app.view(key=["window"], latency="realtime")
 def requests_per_second(requests: DataFrame) -> DataFrame:
-    """What the web server answered in each second, published within milliseconds of the request."""
+    """The answers of the web server in each second, published within milliseconds of the request."""
     return requests.groupBy(F.window("at", "1 second")).agg(
         F.count("*").alias("requests"),
         F.count_if(F.col("status") >= 500).alias("errors"),

@@ -1,7 +1,7 @@
-"""The generator's own count of what the views must add up to: plain Python, without Spark or a log.
+"""The generator's own count of what the views must show: plain Python, without Spark or a log.
 
-The rules of the views are written here a second time and as simply as possible, so that a mistake in
-the application or in the platform cannot hide in shared code.
+The rules of the views are written here a second time, as simply as possible, so that no mistake in the
+application or in the platform can hide in shared code.
 """
 
 from collections import Counter
@@ -9,21 +9,24 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from headwater.demo.event import TOPICS, Click, Event, Order, PageView, Request, Search
+from headwater.demo.event import TOPICS, Click, Order, PageView, Request, Search, ShopEvent
 
 __all__ = ["Figures", "Tally"]
 
 MATCH_WITHIN = timedelta(hours=1)
 REMEMBER = timedelta(hours=2)
-"""Searches, clicks and ids older than this can no longer meet anything: the tally forgets them."""
+"""Searches, clicks and ids older than this can no longer have a match: the tally forgets them."""
 FORGET_EVERY = 10_000
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What was sent, and what the views must therefore show. Written to a file when the traffic ends."""
+    """The records that were sent, and the sums that the views must show.
+
+    Written to a file when the traffic ends.
+    """
 
     records: dict[str, int]
-    """Records of each topic, broken and repeated ones included."""
+    """Records of each topic, including broken and repeated ones."""
     broken: dict[str, int]
     repeated: dict[str, int]
     searches: int
@@ -36,7 +39,10 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Tally:
-    """Counts records as they are handed out. Its memory is bounded by two hours of shop time."""
+    """Counts records as they are emitted.
+
+    Its memory is bounded: it forgets after two hours of the shop's time.
+    """
 
     def __init__(self) -> None:
         self.records: Counter[str] = Counter()
@@ -44,7 +50,7 @@ class Tally:
         self.repeated: Counter[str] = Counter()
         self.cents: Counter[str] = Counter()
         self.matched_clicks = 0
-        self._counts: Counter[type[Event]] = Counter()
+        self._counts: Counter[type[ShopEvent]] = Counter()
         self._searched: dict[int, datetime] = {}
         self._clicked: dict[int, datetime] = {}
         self._early: dict[int, list[datetime]] = {}
@@ -66,15 +72,15 @@ class Tally:
         )
 
     def add_broken(self, topic: str) -> None:
-        """A record that no view can use."""
+        """Counts an invalid record."""
         self.records[topic] += 1
         self.broken[topic] += 1
 
-    def add(self, event: Event) -> None:
-        """A sound record; one that was there before counts as repeated and as nothing else."""
+    def add(self, event: ShopEvent) -> None:
+        """Counts a valid record; one that was sent before counts only as repeated."""
         topic = TOPICS[type(event)]
         self.records[topic] += 1
-        if self._is_known(event):
+        if self._is_repeated(event):
             self.repeated[topic] += 1
             return
         self._counts[type(event)] += 1
@@ -90,7 +96,7 @@ class Tally:
         if self._counts.total() % FORGET_EVERY == 0:
             self._forget(self._newest - REMEMBER)
 
-    def _is_known(self, event: Event) -> bool:
+    def _is_repeated(self, event: ShopEvent) -> bool:
         match event:
             case Click():
                 return event.click_id in self._clicked
@@ -100,7 +106,7 @@ class Tally:
                 return False
 
     def _add_search(self, search: Search) -> None:
-        """A search may arrive after the clicks that it led to."""
+        """Counts a search, and the clicks on its results that arrived before it."""
         self._searched[search.search_id] = search.at
         self.matched_clicks += sum(_matches(search.at, at) for at in self._early.pop(search.search_id, []))
 

@@ -1,12 +1,12 @@
-"""The web shop's traffic: seeded sessions that search, click, look at pages and order.
+"""The traffic of the web shop: seeded sessions that search, click, view pages and order.
 
-Shop time starts at a fixed instant and runs ``speed`` times faster than the wall clock, so that a
-minute in front of the screen fills an hour of windows. Everything is drawn from one seed: two runs
-give the same records in the same order, byte for byte, and a shorter run is the beginning of a longer one.
+The shop's clock starts at a fixed time and runs ``speed`` times faster than the wall clock, so that one
+minute fills an hour of windows. Everything is drawn from one seed: two runs give the same records in the same
+order, byte for byte, and a shorter run is the beginning of a longer one.
 
-What makes it look like a real shop: few products get most of the clicks, countries differ in size, a
-newsletter brings a burst every quarter of an hour, phones send minutes late or have a wrong clock, a
-retried request arrives twice, and a few records are broken.
+As in a real shop, few products get most of the clicks, countries differ in size, a newsletter brings a burst
+every quarter of an hour, phones send minutes late or have a wrong clock, a repeated request arrives twice,
+and a few records are broken.
 """
 
 import heapq
@@ -20,19 +20,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from headwater.demo.event import Click, Event, Order, PageView, Request, Search
+from headwater.demo.event import Click, Order, PageView, Request, Search, ShopEvent
 from headwater.demo.tally import Tally
 from headwater.errors import UsageError
 
-__all__ = ["BEHIND_MAX", "START", "Emission", "Traffic"]
+__all__ = ["LATENESS_BOUND", "START", "Emission", "Traffic"]
 
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 NETWORK_MAX = timedelta(seconds=2)
 LATENESS_MAX = timedelta(minutes=6)
 CLOCK_ERROR_MAX = timedelta(minutes=3)
-BEHIND_MAX = LATENESS_MAX + NETWORK_MAX + 2 * CLOCK_ERROR_MAX
-"""No record lies further behind the newest event time of its topic: the streams' delay must be longer."""
+LATENESS_BOUND = LATENESS_MAX + NETWORK_MAX + 2 * CLOCK_ERROR_MAX
+"""No record is older than the newest event time of its topic by more than this: the streams' delay must be
+longer."""
 
 LATE_SHARE = 0.02
 WRONG_CLOCK_SHARE = 0.03
@@ -65,7 +66,7 @@ COUNTRIES = {"DE": 30, "FR": 18, "GB": 16, "IT": 11, "ES": 9, "PL": 7, "NL": 5, 
 
 
 class Emission(NamedTuple):
-    """One record on its way to the log, due ``wall`` seconds after the start."""
+    """A record for the log, due ``wall`` seconds after the start."""
 
     wall: float
     topic: str
@@ -74,60 +75,60 @@ class Emission(NamedTuple):
 
 
 class Shopper(NamedTuple):
-    """Who a session belongs to, and by how much the clock of the device is wrong."""
+    """The shopper of a session, and the error of the device's clock."""
 
     session_id: int
     country: str
     clock_error: timedelta
 
 
-class _Planned(NamedTuple):
-    """A record waiting for its time of arrival; ``event`` is None when the value is broken."""
+class _Arrival(NamedTuple):
+    """A record that waits for its time of arrival; ``event`` is None if the value is broken."""
 
     arrival: datetime
     serial: int
     topic: str
     key: bytes
     value: bytes
-    event: Event | None
+    event: ShopEvent | None
 
 
 class Traffic:
-    """The whole traffic of a run, and the tally of what was handed out.
+    """The traffic of a run, and the tally of the records that were emitted.
 
-    ``events`` may be read once. The tally counts exactly the records that were handed out so far,
-    so it is right whenever the reader stops. No record lies further behind the newest event time
-    of its topic than ``BEHIND_MAX``: this is checked for every record.
+    ``events`` may be read once. The tally counts exactly the records emitted so far, so it is right whenever
+    the reader stops. Every record is checked to be no older than the newest event time of its topic by more
+    than ``LATENESS_BOUND``.
     """
 
     def __init__(
         self, *, seed: int = 1, seconds: float | None = None, rate: float = 400, speed: float = 60
     ) -> None:
         if rate <= 0 or speed <= 0:
-            raise UsageError("traffic needs a rate and a speed above 0", got=f"rate {rate}, speed {speed}")
+            raise UsageError("the traffic needs a rate and a speed above 0", got=f"{rate=}, {speed=}")
         self.tally = Tally()
-        self._random = random.Random(seed)  # noqa: S311  the same numbers every time is the point
+        self._random = random.Random(seed)  # noqa: S311  repeatable on purpose
         self._end = START + timedelta(seconds=seconds * speed) if seconds is not None else None
         self._speed = speed
         self._sessions_per_s = rate / (EVENTS_PER_SESSION * speed)
         self._ids = itertools.count(1)
         self._serial = itertools.count()
-        self._waiting: list[_Planned] = []
+        self._waiting: list[_Arrival] = []
         self._newest: dict[str, datetime] = {}
         self._products = _zipf(PRODUCTS)
         self._words = _zipf(len(WORDS))
 
     def events(self) -> Iterator[Emission]:
         """The records in the order of their arrival, until the end of the run."""
-        for start in self._arrivals():
+        for start in self._session_starts():
             while self._waiting and self._waiting[0].arrival <= start:
-                yield self._hand_out(heapq.heappop(self._waiting))
+                yield self._emit(heapq.heappop(self._waiting))
             if self._end is not None and start >= self._end:
                 return
             self._plan_session(start)
 
-    def _arrivals(self) -> Iterator[datetime]:
-        """Starts of sessions; the last one is the end of the run, so that everything before it goes out."""
+    def _session_starts(self) -> Iterator[datetime]:
+        """The starts of sessions, and then the end of the run, so that all records before it are emitted."""
         now = START
         while self._end is None or now < self._end:
             now += timedelta(seconds=self._random.expovariate(self._sessions_per_s * PEAK))
@@ -135,27 +136,27 @@ class Traffic:
                 yield now
         yield self._end
 
-    def _hand_out(self, planned: _Planned) -> Emission:
-        if planned.event is None:
-            self.tally.add_broken(planned.topic)
+    def _emit(self, record: _Arrival) -> Emission:
+        if record.event is None:
+            self.tally.add_broken(record.topic)
         else:
-            self._check_behind(planned.topic, planned.event.at)
-            self.tally.add(planned.event)
-        wall = (planned.arrival - START).total_seconds() / self._speed
-        return Emission(wall, planned.topic, planned.key, planned.value)
+            self._check_lateness(record.topic, record.event.at)
+            self.tally.add(record.event)
+        wall = (record.arrival - START).total_seconds() / self._speed
+        return Emission(wall, record.topic, record.key, record.value)
 
-    def _check_behind(self, topic: str, at: datetime) -> None:
+    def _check_lateness(self, topic: str, at: datetime) -> None:
         newest = self._newest[topic] = max(at, self._newest.get(topic, at))
-        if newest - at > BEHIND_MAX:
-            raise AssertionError(f"{topic}: a record lies {newest - at} behind, more than {BEHIND_MAX}")
+        if newest - at > LATENESS_BOUND:
+            raise AssertionError(f"{topic}: a record is {newest - at} late, more than {LATENESS_BOUND}")
 
     def _plan_session(self, start: datetime) -> None:
         draw = self._random
-        wrong = draw.random() < WRONG_CLOCK_SHARE
+        has_wrong_clock = draw.random() < WRONG_CLOCK_SHARE
         shopper = Shopper(
             session_id=next(self._ids),
             country=draw.choices(tuple(COUNTRIES), tuple(COUNTRIES.values()))[0],
-            clock_error=CLOCK_ERROR_MAX * draw.uniform(-1, 1) if wrong else timedelta(),
+            clock_error=CLOCK_ERROR_MAX * draw.uniform(-1, 1) if has_wrong_clock else timedelta(),
         )
         now = start
         if draw.random() < NEWSLETTER_SHARE:
@@ -166,7 +167,7 @@ class Traffic:
             self._plan_order(shopper, now + _seconds(draw.uniform(20, 120)))
 
     def _plan_search(self, shopper: Shopper, now: datetime) -> datetime:
-        """A search, the clicks on its results, and sometimes one more click long after."""
+        """A search, the clicks on its results, and sometimes one more click much later."""
         draw = self._random
         query = WORDS[bisect(self._words, draw.random())]
         search = Search(
@@ -183,7 +184,7 @@ class Traffic:
         return clicked
 
     def _plan_click(self, shopper: Shopper, now: datetime, search_id: int) -> datetime:
-        """A click on a product, its page, and the pages looked at from there."""
+        """A click on a product, its page, and the pages viewed from there."""
         product_id = 1 + bisect(self._products, self._random.random())
         click = Click(next(self._ids), search_id, shopper.session_id, product_id, now + shopper.clock_error)
         self._plan("clicks", shopper, now, click)
@@ -203,15 +204,15 @@ class Traffic:
         self._plan_page(shopper, now, "/thanks")
 
     def _plan_page(self, shopper: Shopper, now: datetime, page: str) -> None:
-        """A page on the screen and the answer of the web server behind it."""
+        """A page on the screen, and the web server's answer to the request for it."""
         view = PageView(next(self._ids), shopper.session_id, page, now + shopper.clock_error)
         self._plan("page_views", shopper, now, view)
         status = self._random.choices((200, 304, 404, 500), (90, 7, 2, 1))[0]
         request = Request(next(self._ids), page, status, int(self._random.lognormvariate(3.5, 0.6)), now)
         self._enqueue("requests", now, str(request.request_id).encode(), request)
 
-    def _plan(self, topic: str, shopper: Shopper, now: datetime, event: Event) -> None:
-        """Sends an event from the shopper's device: perhaps late, perhaps twice."""
+    def _plan(self, topic: str, shopper: Shopper, now: datetime, event: ShopEvent) -> None:
+        """An event from the shopper's device, possibly late, possibly twice."""
         draw = self._random
         sent = now + _seconds(draw.uniform(0, NETWORK_MAX.total_seconds()))
         if draw.random() < LATE_SHARE:
@@ -221,16 +222,16 @@ class Traffic:
         if topic in ("orders", "clicks") and draw.random() < REPEATED_SHARE:
             self._enqueue(topic, min(sent + _seconds(draw.uniform(1, 60)), now + LATENESS_MAX), key, event)
 
-    def _enqueue(self, topic: str, arrival: datetime, key: bytes, event: Event) -> None:
+    def _enqueue(self, topic: str, arrival: datetime, key: bytes, event: ShopEvent) -> None:
         value = msgspec.json.encode(event)
-        kept: Event | None = event
+        valid: ShopEvent | None = event
         if self._random.random() < BROKEN_SHARE:
-            value, kept = _broken(event, self._random.randrange(3)), None
-        heapq.heappush(self._waiting, _Planned(arrival, next(self._serial), topic, key, value, kept))
+            value, valid = _broken(event, self._random.randrange(3)), None
+        heapq.heappush(self._waiting, _Arrival(arrival, next(self._serial), topic, key, value, valid))
 
 
-def _broken(event: Event, how: int) -> bytes:
-    """The same event as something no reader can use: cut off, of the wrong type, or incomplete."""
+def _broken(event: ShopEvent, how: int) -> bytes:
+    """The event as an invalid record: cut off, with a wrong type, or incomplete."""
     fields = msgspec.to_builtins(event)
     first = next(iter(fields))
     match how:
@@ -245,14 +246,14 @@ def _broken(event: Event, how: int) -> bytes:
 
 
 def _rhythm(now: datetime) -> float:
-    """How busy the shop is: quiet at night, and a newsletter every quarter of an hour; at most ``PEAK``."""
+    """The activity of the shop, ``PEAK`` at most: quiet at night, with a burst after each newsletter."""
     day = 1 + 0.35 * math.sin(math.tau * (now.hour * 3600 + now.minute * 60 - 8 * 3600) / 86_400)
     burst = (now - START).total_seconds() % NEWSLETTER_EVERY_S < NEWSLETTER_LASTS_S
     return min(PEAK, day * (2.0 if burst else 0.8))
 
 
 def _zipf(count: int) -> Sequence[float]:
-    """Cumulated shares of ``count`` ranks: the second is asked for half as often as the first."""
+    """Cumulative shares of ``count`` ranks, where rank n is drawn 1/n times as often as the first."""
     weights = [1 / rank for rank in range(1, count + 1)]
     total = sum(weights)
     shares = list(itertools.accumulate(weight / total for weight in weights))

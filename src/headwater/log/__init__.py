@@ -1,1 +1,1 @@
-"""The heart: requests to durable, ordered records."""
+"""Requests to durable, ordered records."""

@@ -1,1 +1,1 @@
-"""The caretaker's tools, over all stages."""
+"""The operator's tools; may import every stage."""

@@ -1,1 +1,1 @@
-"""Log to derived streams, on Spark: the fastest way that fits each view."""
+"""Streams and tables of the log become views, on Spark."""

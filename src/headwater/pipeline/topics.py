@@ -1,4 +1,4 @@
-"""Topics: the log's client in the pipeline's words: streams with their topics, positions by topic.
+"""Topics: the client of the log for the pipeline: streams with their topics, positions by topic.
 
 Positions are ``{topic: {partition: offset}}``, as Spark writes them into its checkpoints.
 """
@@ -9,28 +9,29 @@ from collections.abc import Iterable
 from confluent_kafka import KafkaException
 
 from headwater.access import Log
-from headwater.client import Client
-from headwater.graph import RESERVED, Graph, Stream
-from headwater.keep import FULL, ROWS
+from headwater.client.client import Client
+from headwater.client.topic_defaults import FULL, ROWS
+from headwater.declare.graph import Graph
+from headwater.declare.spec import RESERVED, Stream
 
-__all__ = ["Positions", "Topics", "behind", "pattern"]
+__all__ = ["Positions", "Topics", "pattern", "records_between"]
 
 Positions = dict[str, dict[int, int]]
 
 TIMEOUT_S = 30.0
-"""How long the log may be away before a question to it fails."""
+"""How long the log may be away before a request fails."""
 ANSWER_S = 1.0
 
 
 def pattern(stream: Stream, graph: Graph) -> str:
-    """The stream's pattern without the topics that Headwater itself writes; the same text works in Java and Python."""
+    """The stream's pattern, without the topics that Headwater itself writes; a regex for Java and Python."""
     endings = "|".join(re.escape(ending) for ending in RESERVED)
     views = "|".join(re.escape(view) for view in graph.views) or re.escape("/")
     return f"(?!(?:{views})$)(?!.*(?:{endings})$)(?!__)(?:{stream.pattern})"
 
 
-def behind(positions: Positions, ends: Positions) -> int:
-    """How many records lie between the positions and the ends."""
+def records_between(positions: Positions, ends: Positions) -> int:
+    """The number of records between positions and ends: the lag of a reader at these positions."""
     return sum(
         max(0, end - positions.get(topic, {}).get(partition, 0))
         for topic, partitions in ends.items()
@@ -39,17 +40,20 @@ def behind(positions: Positions, ends: Positions) -> int:
 
 
 class Topics(Client):
-    """A client that waits longer, since a pipeline rides through a restart of the log."""
+    """A client with a longer time-out, since a pipeline survives a restart of the log."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log, timeout_s=TIMEOUT_S)
 
     def ensure(self, names: Iterable[str], partitions: int, *, compact: bool) -> None:
-        """Creates the topics that are missing, of rows or of events that are kept in full; an existing one is left as it is."""
+        """Creates missing topics, compacted for rows or kept in full for events.
+
+        Leaves existing ones as they are.
+        """
         self.ensure_topics(names, partitions, ROWS if compact else FULL)
 
     def answers(self, topic: str) -> bool:
-        """Whether the log answers now, with what it knows of a topic."""
+        """Whether the log answers a request for the metadata of a topic now."""
         try:
             self._reader().list_topics(topic, timeout=ANSWER_S)
         except KafkaException:
@@ -64,8 +68,8 @@ class Topics(Client):
         return sorted(name for name in self.partitions() if matches(name))
 
     def ends(self, topics: Iterable[str]) -> Positions:
-        """The offset behind the last record of every partition; a topic that does not exist is left out."""
-        found: Positions = {}
+        """The offset after the last record of each partition; a topic that does not exist is left out."""
+        positions: Positions = {}
         for (topic, partition), end in self.end_offsets(topics).items():
-            found.setdefault(topic, {})[partition] = end
-        return found
+            positions.setdefault(topic, {})[partition] = end
+        return positions

@@ -1,6 +1,6 @@
 """Derived streams to the outside, exactly once in effect.
 
-Names are imported when they are asked for: ``import headwater.sink`` needs no driver of any store.
+A name is imported on first use: ``import headwater.sink`` needs no driver of any store.
 """
 
 import importlib
@@ -8,7 +8,6 @@ from typing import Any
 
 __all__ = [
     "Call",
-    "Delivery",
     "Delta",
     "Effect",
     "Kafka",
@@ -19,27 +18,24 @@ __all__ = [
     "Redis",
     "Reject",
     "Sqlite",
-    "SqliteTable",
     "Tantivy",
     "Webhook",
 ]
 
 _HOMES = {
-    "Call": "call",
-    "Delivery": "delivery",
-    "Delta": "warehouse",
-    "Effect": "effect",
-    "Kafka": "kafka",
-    "Mail": "mail",
-    "OpenSearch": "opensearch",
-    "Parquet": "parquet",
-    "Postgres": "postgres",
-    "Redis": "redis",
-    "Reject": "effect",
-    "Sqlite": "sqlite",
-    "SqliteTable": "table",
-    "Tantivy": "search",
-    "Webhook": "webhook",
+    "Call": "effects.call",
+    "Delta": "stores.delta",
+    "Effect": "effects.effect",
+    "Kafka": "stores.kafka",
+    "Mail": "effects.mail",
+    "OpenSearch": "stores.opensearch",
+    "Parquet": "stores.parquet",
+    "Postgres": "stores.postgres",
+    "Redis": "stores.redis",
+    "Reject": "effects.effect",
+    "Sqlite": "stores.sqlite",
+    "Tantivy": "stores.tantivy",
+    "Webhook": "effects.webhook",
 }
 
 

@@ -1,4 +1,4 @@
-"""Patience: how a sink waits for a store that is away, has no room or does not answer: with growing waits, one line at the begin and one at the end."""
+"""Patience: how a sink waits for a store that is away, full or silent, with one log line at each end."""
 
 import logging
 import random
@@ -8,17 +8,18 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from headwater.clock import Clock
-from headwater.errors import Away
+from headwater.errors import UnavailableError, one_line
 from headwater.sink.store import Full
 
 __all__ = ["Patience"]
 
 AWAY_S = (0.1, 15.0)
-"""The first and the longest wait for a store that is away; each is twice the one before, give or take a half."""
+"""The first and the longest wait for a store that is away. Each wait doubles, plus or minus a half at
+random."""
 FULL_S = 1.0
-"""The longest wait for one that has no room: it empties while we wait."""
+"""The longest wait for a full store: it empties while we wait."""
 ANSWER_S = 10.0
-"""When it is said that an answer is missing; a driver gives up by itself, but only after what its store may need for a great batch."""
+"""After how long a missing answer is logged. Drivers time out later: a large batch may take a store long."""
 
 T = TypeVar("T")
 
@@ -26,28 +27,33 @@ logger = logging.getLogger(__name__)
 
 
 class Patience:
-    """Of one sink. One thread waits; whoever sets ``stopping`` ends it, and any thread may `look`."""
+    """The waits of one sink. One thread waits, until ``stopping`` is set; any thread may `look`."""
 
     def __init__(self, sink: str, stopping: threading.Event, clock: Clock) -> None:
         self._sink = sink
         self._stopping = stopping
         self._chance = random.Random()  # noqa: S311  spreads waits
         self._wait_s = 0.0
-        """The last wait; 0 while there is no trouble."""
+        """The last wait; 0 while the store works."""
         self._full = False
         self.waits = 0
+        self.error = ""
+        """Why it waits now; empty while the store works."""
         self._clock = clock
         self._asked: float | None = None
-        """Since when the store owes an answer."""
+        """The time of a call to the store that has not returned."""
         self._missed = False
 
     @property
     def waiting(self) -> bool:
-        """Whether nothing has been taken in since the last trouble."""
+        """Whether the store has taken nothing since it last failed."""
         return self._wait_s > 0
 
-    def until(self, act: Callable[[], T], error: Away | None = None) -> T | None:
-        """Does it as often as it takes, after a wait if there is an error to begin with; None when the end came first."""
+    def until(self, act: Callable[[], T], error: UnavailableError | None = None) -> T | None:
+        """Repeats ``act`` until it succeeds, after a wait if an error is given.
+
+        None if the sink is stopped first.
+        """
         while not self._stopping.is_set():
             if error is not None:
                 self.wait(error)
@@ -55,31 +61,33 @@ class Patience:
                 continue
             try:
                 return act()
-            except Away as found:
-                error = found
+            except UnavailableError as failure:
+                error = failure
         return None
 
-    def wait(self, error: Away) -> None:
-        """Waits once, for longer than the time before."""
+    def wait(self, error: UnavailableError) -> None:
+        """Waits once, longer than the time before."""
         full = isinstance(error, Full)
         if not self._wait_s or full != self._full:
             now, later = ("has no room", "it has") if full else ("is away", "it is back")
-            logger.warning("sink %s: the store %s (%s); going on when %s", self._sink, now, error, later)
+            logger.warning("sink %s: the store %s (%s); continuing when %s", self._sink, now, error, later)
         self._full = full
+        self.error = f"the store {'has no room' if full else 'is away'}: {one_line(error)}"
         self.waits += 1
         shortest, longest = AWAY_S
         self._wait_s = min(max(2 * self._wait_s, shortest), FULL_S if full else longest)
         self._stopping.wait(self._wait_s * self._chance.uniform(0.5, 1.5))
 
     def over(self) -> None:
-        """The store has taken something in: the next trouble is a new one."""
+        """The store works again: the next failure is a new one."""
         if self._wait_s:
             logger.info("sink %s: the store %s", self._sink, "has room again" if self._full else "is back")
         self._wait_s = 0.0
+        self.error = ""
 
     @contextmanager
     def answer(self) -> Iterator[None]:
-        """While the store is asked for something."""
+        """Around each call to the store."""
         self._asked = self._clock.monotonic()
         try:
             yield
@@ -87,13 +95,15 @@ class Patience:
             self._asked = None
             if self._missed:
                 self._missed = False
+                self.error = ""
                 logger.info("sink %s: the store answers again", self._sink)
 
     def look(self) -> None:
-        """Says, once, that an answer is missing."""
+        """Logs, once, that an answer is missing."""
         asked = self._asked
         if asked is not None and not self._missed and self._clock.monotonic() - asked > ANSWER_S:
             self._missed = True
+            self.error = f"the store has not answered for more than {ANSWER_S:.0f} s"
             logger.warning(
                 "sink %s: the store has not answered for %.0f s; does it hang?", self._sink, ANSWER_S
             )

@@ -1,4 +1,4 @@
-"""For tests, ours and yours: a broker in this process, a disk in memory that can fail or lose power, a clock to set, and views.
+"""Tools for tests: a broker in this process, a disk in memory, a clock to set, and views.
 
 with headwater.testing.broker() as b:
     Producer({"bootstrap.servers": b.bootstrap}).produce("orders", b"...")
@@ -11,7 +11,7 @@ with headwater.testing.views(app) as t:
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headwater.log.memory import MemoryDisk
+from headwater.log.storage.memory import MemoryDisk
 from headwater.testing.clock import SettableClock
 from headwater.testing.server import RunningBroker, broker
 
@@ -22,7 +22,7 @@ __all__ = ["MemoryDisk", "RunningBroker", "SettableClock", "Views", "broker", "v
 
 
 def __getattr__(name: str) -> Any:
-    """The kit is loaded when it is first used: a test of a log needs no Spark."""
+    """Loads the kit when it is first used: a test of a log needs no Spark."""
     if name not in {"Views", "views"}:
         raise AttributeError(f"module 'headwater.testing' has no attribute {name!r}")
     return getattr(importlib.import_module("headwater.testing.kit"), name)

@@ -4,7 +4,7 @@ __all__ = ["SettableClock"]
 
 
 class SettableClock:
-    """A clock that stands still until it is told to go on."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self, now_ms: int = 1_767_603_600_000) -> None:
         self._now_ms = now_ms
@@ -17,9 +17,10 @@ class SettableClock:
         return self._elapsed
 
     def advance(self, seconds: float) -> None:
+        """Lets time pass."""
         self._elapsed += seconds
         self._now_ms += int(seconds * 1000)
 
     def jump(self, seconds: float) -> None:
-        """Somebody sets the clock: another time, and none has passed."""
+        """Sets the clock to another time, although no time has passed."""
         self._now_ms += int(seconds * 1000)

@@ -1,8 +1,11 @@
-"""The kit for views: events in, time moved by hand, rows out; on the real runner, with a broker and Spark in the test's own process.
+"""The test kit for views: events in, time moved by the test, rows out.
 
-send      keeps events until somebody looks
-look      rows, late, batch, check: all that was sent goes into the log at once, and each view takes it in one batch
-time      stands; ``watermark`` and ``advance`` move it, after all that was sent before has been taken
+It uses the real runner, with a broker and Spark.
+
+    send                      holds events until the next look
+    rows, late, batch, check  look: all events sent so far are written to the log, and each view processes
+                              them in one batch
+    watermark, advance        move the time, which otherwise does not change, after such a look
 """
 
 import atexit
@@ -18,36 +21,44 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headwater import result
-from headwater.app import App
-from headwater.client import producer
+from headwater.client.client import producer
 from headwater.clock import SystemClock
-from headwater.compare import Row
 from headwater.config import Settings
+from headwater.declare.app import App
+from headwater.declare.duration import duration_us
+from headwater.declare.graph import Graph
+from headwater.declare.schema import Event, key_text, wire
+from headwater.declare.spec import View
 from headwater.errors import MachineError, UsageError
-from headwater.graph import Graph, View
-from headwater.late import duration_us
-from headwater.operate import check
-from headwater.pipeline import failed, late, session, source, time
-from headwater.pipeline.batch import Place, batch, records
-from headwater.pipeline.failed import FailedRecord
-from headwater.pipeline.late import LateRecord
-from headwater.pipeline.runner import Runner
-from headwater.pipeline.topics import Positions, Topics, behind
+from headwater.follow import results
+from headwater.operate.compare_rows import Row
+from headwater.operate.views.check import check
+from headwater.operate.views.row_diff import view_rows
+from headwater.operate.views.view_position import left_out
+from headwater.pipeline.batch.batch import Place, batch, records
+from headwater.pipeline.run import failed_records as failed
+from headwater.pipeline.run import late_records as late
+from headwater.pipeline.run.failed_records import FailedRecord
+from headwater.pipeline.run.late_records import LateRecord
+from headwater.pipeline.run.runner import Runner
+from headwater.pipeline.spark import session
+from headwater.pipeline.time import watermark as time
+from headwater.pipeline.topics import Positions, Topics, records_between
+from headwater.pipeline.wire.python_values import python, sort_key
+from headwater.pipeline.wire.wire import INVALID
 from headwater.position import Position
-from headwater.result import Heard
-from headwater.schema import Event, key_text, wire
+from headwater.result import TICKS, Heard
 from headwater.testing.clock import SettableClock
 from headwater.testing.server import broker
-from headwater.testing.values import python, sort_key
 
 __all__ = ["Views", "views"]
 
 LOOK_SECONDS_MAX = 240.0
-"""How long a look waits for a batch: the first one of a process compiles Spark's plans on a busy machine."""
+"""The longest wait for a batch: the first one of a process compiles Spark's plans, perhaps on a busy
+machine."""
 POLL_S = 0.005
 SPARK = "local[4,1]"
-"""A task that fails is not tried again: the mistake is the test's answer."""
+"""A failed task is not repeated: its error is the result of the test."""
 
 Sent = Event | Mapping[str, Any] | bytes
 Time = datetime | str
@@ -55,10 +66,10 @@ Time = datetime | str
 
 @contextmanager
 def views(app: App, *names: str, now: Time | None = None) -> Iterator["Views"]:
-    """Runs the views of an application (or only those named) on an empty log of their own, for one test.
+    """Runs the views of an application, or only the named ones, on an empty log of their own, for one test.
 
-    Spark is started by the first test of a process and kept for the next. The clock stands at ``now``, or at the time of the start. Real-time
-    views run in batches here.
+    The first test of a process starts Spark, and later tests use the same session. The clock is set to
+    ``now``, or to the time of the start. Real-time views run in batches here.
     """
     start_ms = SystemClock().now_ms() if now is None else _micros(now) // 1000
     with (
@@ -67,7 +78,7 @@ def views(app: App, *names: str, now: Time | None = None) -> Iterator["Views"]:
     ):
         settings = Settings(
             log=f"kafka://{log.bootstrap}",
-            store=f"sqlite:{folder}/views",
+            view_tables=f"sqlite:{folder}/views",
             spark=SPARK,
             partitions=1,
             trigger_ms=0,
@@ -81,7 +92,7 @@ def views(app: App, *names: str, now: Time | None = None) -> Iterator["Views"]:
 
 
 class _Tested(App):
-    """The views of an application that a test wants, all of them in batches."""
+    """The views of an application that a test needs, all of them in batches."""
 
     def __init__(self, app: App, names: tuple[str, ...]) -> None:
         super().__init__(app.name)
@@ -90,11 +101,11 @@ class _Tested(App):
         for name in names:
             if name not in declared.views:
                 raise UsageError(f"unknown view {name!r}", expected=", ".join(declared.views))
-        read = {name for name in names for name in _made_of(declared, name)}
+        needed = {upstream for name in names for upstream in _with_upstream(declared, name)}
         wanted = [
             msgspec.structs.replace(view, latency="batch")
             for name, view in declared.views.items()
-            if not names or name in read
+            if not names or name in needed
         ]
         self._graph = Graph(app.name, list(declared.streams.values()), wanted)
 
@@ -102,15 +113,15 @@ class _Tested(App):
         return self._graph
 
 
-def _made_of(graph: Graph, view: str) -> Iterator[str]:
-    """A view, and the views that it reads, through others too."""
+def _with_upstream(graph: Graph, view: str) -> Iterator[str]:
+    """A view, and all views that it reads, directly or through others."""
     yield view
-    for each in graph.upstream(graph.views[view]):
-        yield from _made_of(graph, each.name)
+    for upstream in graph.upstream(graph.views[view]):
+        yield from _with_upstream(graph, upstream.name)
 
 
 class _Pending(NamedTuple):
-    """A record that is to be written: an event of a stream, a row of a table or its deletion, or a tick of a view."""
+    """A record to be written: an event of a stream, a row of a table or its deletion, or a tick of a view."""
 
     reader: str
     topic: str
@@ -133,23 +144,25 @@ class Views:
         self._pending: list[_Pending] = []
         self._sent: dict[Place, Sent] = {}
         self._ends: dict[str, Positions] = {}
-        """By stream, and for a view's ticks by its name: up to where there is something to read."""
+        """By stream, and for the ticks of a view by its name: the end of the records to read."""
         self._schemas: dict[str, Any] = {}
         self._reached = time.NEVER
         self._runner = Runner(app, settings, clock, watermark=self._decide)
         self._runner.start()
 
     def close(self) -> None:
-        """Stops the views; Spark stays."""
+        """Stops the views; Spark keeps running."""
         self._runner.stop()
         self._topics.close()
 
     # ---- in --------------------------------------------------------------------------------------------
 
     def send(self, stream: str, *events: Sent, topic: str | None = None) -> None:
-        """Sends events to a stream, or rows to a table: of its type, as a dict of fields, or as bytes to see what becomes of what does not fit.
+        """Sends events to a stream, or rows to a table.
 
-        ``topic`` is one of those of a stream with a pattern.
+        They are instances of its type, dicts of fields, or bytes for invalid records.
+
+        ``topic`` names one of the topics of a stream with a pattern.
         """
         if stream not in self._graph.streams:
             raise UsageError(f"unknown stream {stream!r}", expected=", ".join(self._graph.streams))
@@ -157,12 +170,12 @@ class Views:
         if spec.pattern is not None and topic is None:
             raise UsageError(f"stream {stream!r} has many topics", hint="name one: send(stream, …, topic=…)")
         for event in events:
-            if isinstance(event, bytes):  # a table takes no record without a key
+            if isinstance(event, bytes):  # a table accepts no record without a key
                 key, value = (event.decode(errors="replace") if spec.table else None), event
             else:
                 if isinstance(event, Event) and not isinstance(event, spec.type):
                     raise UsageError(
-                        f"this is no event of stream {stream!r}",
+                        f"this is not an event of stream {stream!r}",
                         got=type(event).__name__,
                         expected=spec.type.__name__,
                     )
@@ -174,23 +187,27 @@ class Views:
         """Deletes rows of a table by their keys; a key of several columns is a tuple."""
         spec = self._graph.streams.get(table)
         if spec is None or not spec.table:
-            known = [name for name, each in self._graph.streams.items() if each.table]
-            raise UsageError(f"unknown table {table!r}", expected=", ".join(known))
+            tables = [name for name, stream in self._graph.streams.items() if stream.table]
+            raise UsageError(f"unknown table {table!r}", expected=", ".join(tables))
         for key in keys:
             text = key_text(key if isinstance(key, tuple) else (key,))
             self._pending.append(_Pending(table, spec.topic, text, None))
 
     def watermark(self, to: Time) -> None:
-        """Says that the inputs of all views are complete up to a time, whatever has come; what is older and comes now is late.
+        """Moves the watermark of all views to a time; older events that are sent from now on are late.
 
-        What was sent before is taken first. By itself the watermark follows the events, as it does outside of tests.
+        Events sent before are processed first. Without this call the watermark follows the events, as it does
+        outside of tests.
         """
         self._look()
         self._reached = max(self._reached, _micros(to))
         self._tick()
 
     def advance(self, by: str) -> None:
-        """Lets time go on by the clock, like "31 minutes": inputs become idle, what is open closes, rows are forgotten."""
+        """Advances the clock: inputs become idle, windows close, rows are forgotten.
+
+        ``by`` is like "31 minutes".
+        """
         self._look()
         self._clock.advance(duration_us(by) / 1e6)
         self._runner.note_silence()
@@ -199,56 +216,60 @@ class Views:
     # ---- out -------------------------------------------------------------------------------------------
 
     def rows(self, view: str) -> list[Row]:
-        """The rows of a view as its readers see them, with Python values, ordered by key; columns that begin with "_" are left out."""
+        """The rows of a view as readers see them, with Python values, sorted by key.
+
+        Columns that begin with "_" are left out.
+        """
         spec = self._view(view)
         self._look()
-        return self._shown(spec, [row for each in check.newest(self._topics, spec).values() for row in each])
+        return self._shown(spec, [row for rows in view_rows(self._topics, spec).values() for row in rows])
 
     def batch(self, view: str) -> list[Row]:
-        """The same rows from a batch over all that the view has taken; late records that stand beside the view are left out."""
+        """The same rows from a batch over all records that the view has read, except its late ones."""
         spec = self._view(view)
         self._look()
-        found = result.newest(self._topics, view)
-        if found is None:
+        newest = results.newest(self._topics, view)
+        if newest is None:
             return []
-        left_out = check.left_out(self._topics, view, found, found.inputs)
-        frame = batch(self._app, self._settings, view, Position(found.inputs), left_out.all())
+        skipped = left_out(self._topics, view, newest, newest.inputs)
+        frame = batch(self._app, self._settings, view, Position(newest.inputs), skipped.all())
         return self._shown(spec, [msgspec.json.decode(value) for _, value in records(frame, spec)])
 
     def check(self, view: str, *, plain: bool = False) -> None:
-        """Raises AssertionError with the first difference unless the view equals its batch, as ``headwater view check`` does.
+        """Raises AssertionError with the first difference, unless the view equals its batch.
 
-        With ``plain`` the batch is computed by Spark's plain operators, none of Headwater's.
+        This is ``headwater view check``.
+
+        With ``plain`` the batch is computed by Spark's own operators, without Headwater's.
         """
         self._view(view)
         self._look()
-        found = check.check(self._app, self._settings, view, plain=plain)
-        if found.first is not None:
-            raise AssertionError(str(found))
+        report = check(self._app, self._settings, view, plain=plain)
+        if report.first is not None:
+            raise AssertionError(str(report))
 
     def late(self, view: str) -> list[Sent]:
-        """The events that came too late for a view, as they were sent and in that order."""
+        """The events that were late for a view, as they were sent, in that order."""
         self._view(view)
         self._look()
         return self._events(late.published(self._topics, view))
 
     def failed(self, view: str) -> list[Sent]:
-        """The events that the query of a view fails on, as they were sent and in that order."""
+        """The events on which the query of a view fails, as they were sent, in that order."""
         self._view(view)
         self._look()
         return self._events(failed.published(self._topics, view))
 
     def _events(self, records: Iterable[LateRecord | FailedRecord]) -> list[Sent]:
-        places = {Place(each.topic, each.partition, each.offset) for each in records}
+        places = {Place(record.topic, record.partition, record.offset) for record in records}
         return [event for place, event in self._sent.items() if place in places]
 
     def invalid(self, stream: str) -> list[Sent]:
-        """What was sent to a stream and does not fit its type."""
+        """The records sent to a stream that do not fit its type."""
         self._look()
         topics = self._topics.of(self._graph.streams[stream], self._graph)
         keys = {
-            record.key().decode()
-            for record in self._topics.read([f"{topic}.{source.INVALID}" for topic in topics])
+            record.key().decode() for record in self._topics.read([f"{topic}.{INVALID}" for topic in topics])
         }
         return [event for place, event in self._sent.items() if "-".join(map(str, place)) in keys]
 
@@ -269,29 +290,29 @@ class Views:
     # ---- batches ---------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Lets every view take all that was sent, each in one batch."""
+        """Lets every view process all records sent so far, in one batch."""
         if not self._pending:
             return
         pending, self._pending = self._pending, []
-        self._topics.ensure({each.topic for each in pending}, 1, compact=False)
+        self._topics.ensure({record.topic for record in pending}, 1, compact=False)
         with self._runner.held():
-            for each in pending:
-                self._produce(each)
+            for record in pending:
+                self._produce(record)
             self._flush()
         self._await()
 
     def _tick(self) -> None:
-        """Lets those views look at their time-outs that may have some."""
-        begun = [view for view in self._runner.timed if self._runner.positions()[view]]
-        for view in begun:
-            self._produce(_Pending(view, time.TICKS, view, b"", partition=time.tick_partition(view)))
+        """Lets the views check their time-outs, if they may have any."""
+        started = [view for view in self._runner.timed if self._runner.positions()[view]]
+        for view in started:
+            self._produce(_Pending(view, TICKS, view, b"", partition=time.tick_partition(view)))
         self._flush()
         self._await()
 
     def _produce(self, record: _Pending) -> None:
         def delivered(error: Any, message: Any) -> None:
             if error is not None:
-                raise MachineError("the test's log does not take a record", got=error.str())
+                raise MachineError("the test's log has refused a record", got=error.str())
             place = Place(message.topic(), message.partition(), message.offset())
             ends = self._ends.setdefault(record.reader, {}).setdefault(place.topic, {})
             ends[place.partition] = place.offset + 1
@@ -304,47 +325,48 @@ class Views:
 
     def _flush(self) -> None:
         if self._producer.flush(LOOK_SECONDS_MAX):
-            raise MachineError("the test's log does not take its records")
+            raise MachineError("the test's log has not acknowledged all records", got="no answer")
 
     def _await(self) -> None:
         clock, pause = SystemClock(), threading.Event()
         limit = clock.monotonic() + LOOK_SECONDS_MAX
-        while any(self._is_behind(view) for view in self._graph.views.values()):
+        while any(self._has_lag(view) for view in self._graph.views.values()):
             if self._runner.wait(0) or clock.monotonic() > limit:
-                raise MachineError(f"the views have not taken what was sent within {LOOK_SECONDS_MAX:.0f} s")
+                raise MachineError(f"the views have not processed all events within {LOOK_SECONDS_MAX:.0f} s")
             pause.wait(POLL_S)
 
-    def _is_behind(self, view: View) -> bool:
+    def _has_lag(self, view: View) -> bool:
         position = self._runner.positions()[view.name]
         readers = {view.name, *(name for name in view.inputs.values() if name in self._graph.streams)}
-        if any(behind(position, self._ends.get(reader, {})) for reader in readers):
+        if any(records_between(position, self._ends.get(reader, {})) for reader in readers):
             return True
         return any(
-            self._is_behind(each) or self._lacks(position, each) for each in self._graph.upstream(view)
+            self._has_lag(upstream) or self._has_unread(position, upstream)
+            for upstream in self._graph.upstream(view)
         )
 
-    def _lacks(self, position: Positions, read: View) -> bool:
-        """Whether a position is before what a view has written."""
-        written = result.newest(self._topics, read.name)
-        return written is not None and behind(position, {read.name: written.outputs}) > 0
+    def _has_unread(self, position: Positions, upstream: View) -> bool:
+        """Whether a view has written records after a position."""
+        newest = results.newest(self._topics, upstream.name)
+        return newest is not None and records_between(position, {upstream.name: newest.outputs}) > 0
 
     def _decide(self, inputs: Mapping[str, time.Input], known: Mapping[str, Heard], before: int) -> int:
-        """The watermark as it is outside of tests, or the one that was set by hand."""
+        """The watermark as outside of tests, or the one set by the test if that is later."""
         return max(time.watermark(inputs, known, before), self._reached)
 
 
 def _micros(moment: Time) -> int:
-    """A moment in microseconds; one without a zone is taken for UTC."""
-    found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    since = found - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    """A time in microseconds; one without a time zone is taken as UTC."""
+    at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    since_epoch = at - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since_epoch.days * 86_400 + since_epoch.seconds) * 1_000_000 + since_epoch.microseconds
 
 
 @functools.cache
 def _spark_folder() -> Path:
-    """Where Spark's logs of this process are; it stays as long as Spark does."""
+    """The folder of Spark's logs of this process, which exists as long as the process."""
     folder = Path(tempfile.mkdtemp(prefix="headwater-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

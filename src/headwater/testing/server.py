@@ -11,11 +11,11 @@ from typing import Literal
 import uvloop
 
 from headwater.clock import Clock
-from headwater.kafka.server import Server
+from headwater.door.kafka.server import Server
 from headwater.log.broker import Broker
-from headwater.log.disk import Disk
-from headwater.log.memory import MemoryDisk
-from headwater.log.retention import INTERVAL_S
+from headwater.log.storage.disk import Disk
+from headwater.log.storage.memory import MemoryDisk
+from headwater.log.storage.retention import INTERVAL_S
 
 __all__ = ["RunningBroker", "broker"]
 
@@ -40,9 +40,9 @@ def broker(
 ) -> Iterator[RunningBroker]:
     """Starts a broker in a thread of this process, in memory unless a disk is given, and stops it cleanly.
 
-    Retention and compaction look at every partition each ``retention_interval_s``.
+    Retention and compaction check every partition each ``retention_interval_s``.
     """
-    memory = disk or MemoryDisk()
+    used_disk = disk or MemoryDisk()
     loop = uvloop.new_event_loop()
 
     async def start() -> Server:
@@ -50,7 +50,7 @@ def broker(
             folder,
             flush=flush,
             partitions=partitions,
-            disk=memory,
+            disk=used_disk,
             clock=clock,
             retention_interval_s=retention_interval_s,
         )
@@ -62,7 +62,7 @@ def broker(
     thread = threading.Thread(target=loop.run_forever, name="broker", daemon=True)
     thread.start()
     try:
-        yield RunningBroker(f"127.0.0.1:{server.address[1]}", memory)
+        yield RunningBroker(f"127.0.0.1:{server.address[1]}", used_disk)
     finally:
         asyncio.run_coroutine_threadsafe(server.stop(), loop).result(timeout=30)
         loop.call_soon_threadsafe(loop.stop)

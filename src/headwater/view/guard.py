@@ -1,8 +1,10 @@
-"""Guard: who may ask the console. It looks at every request before anything else does.
+"""AccessGuard: who may ask the console. It checks every request first.
 
-Host     an address, a name of this machine's loopback, or one of the names that the console was given; any other name is refused (421).
-         A page of a stranger whose name is made to point to this machine (DNS rebinding) would read the rows otherwise
-token    where the console has one: ``Authorization: Bearer TOKEN``, or the cookie that ``GET /?token=TOKEN`` gives a browser; else 401
+Host     an address, a name of this machine's loopback, or one of the configured names; any other name is
+         refused (421). Otherwise a stranger's page could read the rows, by a name of its own that points to
+         this machine (DNS rebinding)
+token    if one is configured: ``Authorization: Bearer TOKEN``, or the cookie that ``GET /?token=TOKEN`` gives
+         a browser; otherwise 401
 """
 
 import hmac
@@ -15,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["Guard"]
+__all__ = ["AccessGuard"]
 
 COOKIE = "headwater_console"
 PARAMETER = "token"
@@ -23,8 +25,8 @@ HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 MISDIRECTED, UNAUTHORIZED, SEE_OTHER = 421, 401, 303
 
 
-class Guard:
-    """ASGI middleware, around all others. It keeps nothing between requests."""
+class AccessGuard:
+    """ASGI middleware around all others. It keeps no state between requests."""
 
     def __init__(self, app: ASGIApp, names: Collection[str] = (), token: str = "") -> None:
         self._app = app
@@ -44,16 +46,16 @@ class Guard:
                 got=repr(host[:100]),
                 hint="use its address, or name it with the setting console_names",
             )
-        if not self._token or self._is_known(request):
+        if not self._token or self._has_token(request):
             return None
         parameters = parse_qsl(request.url.query, keep_blank_values=True)
-        given = [value for name, value in parameters if name == PARAMETER]
-        if given and self._fits(given[-1]):
-            return self._admitted(request, parameters)
+        tokens = [value for name, value in parameters if name == PARAMETER]
+        if tokens and self._is_token(tokens[-1]):
+            return self._admit(request, parameters)
         return _refused(
             UNAUTHORIZED,
-            "the console wants to know who asks",
-            got="another token" if given or "authorization" in request.headers else "no token",
+            "the console needs a token",
+            got="another token" if tokens or "authorization" in request.headers else "no token",
             expected="the header Authorization: Bearer TOKEN, or /?token=TOKEN in a browser",
             hint="the token is the setting console_token",
             **{"WWW-Authenticate": "Bearer"},
@@ -66,19 +68,19 @@ class Guard:
             ipaddress.ip_address(host)
         except ValueError:
             return False
-        return True  # whoever has the address needs no name for it
+        return True  # an address cannot be made to point elsewhere
 
-    def _is_known(self, request: Request) -> bool:
+    def _has_token(self, request: Request) -> bool:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._fits(token.strip()):
+        if scheme.lower() == "bearer" and self._is_token(token.strip()):
             return True
-        return self._fits(request.cookies.get(COOKIE, ""))
+        return self._is_token(request.cookies.get(COOKIE, ""))
 
-    def _fits(self, token: str) -> bool:
+    def _is_token(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self._token.encode())
 
-    def _admitted(self, request: Request, parameters: list[tuple[str, str]]) -> Response:
-        """The same page without the token in its address, and a cookie in its place."""
+    def _admit(self, request: Request, parameters: list[tuple[str, str]]) -> Response:
+        """A redirect to the same page without the token in its address, with a cookie instead."""
         rest = urlencode([(name, value) for name, value in parameters if name != PARAMETER])
         path = "/" + request.url.path.lstrip("/")  # two slashes would be another host
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, SEE_OTHER, HEADERS)

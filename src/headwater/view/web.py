@@ -1,15 +1,17 @@
-"""The console's HTTP: views as JSON, changes as server-sent events, two pages.
+"""The console's HTTP: views as JSON, changes as server-sent events, and two pages.
 
     GET /                       the page that lists the views
     GET /live/NAME              the page that draws one view
     GET /views                  all views: name, key columns, rows, position
-    GET /views/NAME?…           the rows of one (filters, order, limit, at_least, merge: see `headwater.view.query`)
+    GET /views/NAME?…           the rows of one (filters, order, limit, at_least, merge: see `tables.query`)
     GET /views/NAME/changes     its changes as they commit; ``Last-Event-ID`` or ``?since=`` resumes
     GET /activity               the numbers of the first page, as they change
-    GET /health                 200 while the console works, 503 with the reason when it does not
+    GET /health                 200 while no part of the application fails, otherwise 503; with all parts
+    GET /ready                  200 once every part runs, otherwise 503; with all parts
 
-Who may ask is the business of `headwater.view.guard`. Rows and views say up to when they are ``complete`` (`headwater.view.ready`).
-Errors are JSON: ``{"error": one line, "what", "got", "expected", "hint"}``.
+`headwater.view.guard` decides who may ask. Rows and views have the time up to which they are ``complete``
+(`headwater.view.tables.completeness`). Errors are JSON: ``{"error": one line, "what", "got", "expected",
+"hint"}``.
 """
 
 import asyncio
@@ -30,13 +32,16 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from headwater.errors import Behind, HeadwaterError, MachineError, StorageError, UsageError
-from headwater.view import fresh, merged, ready, stream
-from headwater.view.guard import Guard
-from headwater.view.push import Hub
-from headwater.view.query import at_least, merge, parse
-from headwater.view.reach import Reach
-from headwater.view.table import ViewTable
+from headwater.errors import HeadwaterError, MachineError, NotReachedError, StorageError, UsageError
+from headwater.follow.lineage import LeftOut
+from headwater.health.report import Report
+from headwater.view import at_least, events, merged_sketches
+from headwater.view.guard import AccessGuard
+from headwater.view.hub import Hub
+from headwater.view.results import ViewProgress
+from headwater.view.tables import completeness
+from headwater.view.tables.query import parse, parse_at_least, parse_merge
+from headwater.view.tables.reader import ViewTable
 
 __all__ = ["Info", "ViewInfo", "build"]
 
@@ -56,17 +61,19 @@ class ViewInfo(msgspec.Struct, frozen=True):
 
 
 class Info(msgspec.Struct, frozen=True):
-    """What the console says about the system that it belongs to."""
+    """The system that the console belongs to."""
 
     app: str
     log: str
     views: tuple[ViewInfo, ...]
-    problem: str = ""
-    """Why the console does not work; empty while it does."""
 
 
 class ViewStatus(msgspec.Struct, frozen=True):
-    """A view in a list: ``changes`` counts since the console started, ``changed_at`` is in milliseconds."""
+    """A view in a list: ``changes`` counts since the console started, ``changed_at`` is in milliseconds.
+
+    ``minute`` has the changes in each of the last sixty seconds, this one last. ``left_out`` counts the
+    records that are late or invalid, or on which the query fails.
+    """
 
     name: str
     key: tuple[str, ...]
@@ -75,12 +82,13 @@ class ViewStatus(msgspec.Struct, frozen=True):
     changes: int
     changed_at: int | None
     complete: str | None
+    minute: tuple[int, ...]
+    left_out: LeftOut | None
 
 
 class Status(msgspec.Struct, frozen=True):
     app: str
     log: str
-    problem: str
     views: tuple[ViewStatus, ...]
 
 
@@ -89,27 +97,30 @@ class Rows(msgspec.Struct, frozen=True):
     key: tuple[str, ...]
     position: str
     rows: list[dict[str, Any]]
-    """Those that become complete say with ``_ready`` whether they are."""
+    """Rows that become complete have ``_ready``: whether they are."""
     more: bool
     complete: str | None = None
-    """Up to when; null when the view does not say."""
+    """Up to when; null if that is not known."""
 
 
 def build(
     folder: Path,
     hub: Hub,
-    reach: Reach,
+    progress: ViewProgress,
     info: Callable[[], Info],
+    report: Callable[[], Report] = lambda: Report.of(()),
     *,
     names: Collection[str] = (),
     token: str = "",
-    heartbeat_seconds: float = stream.HEARTBEAT_SECONDS,
+    heartbeat_seconds: float = events.HEARTBEAT_SECONDS,
 ) -> Starlette:
-    """The ASGI application over the tables in ``folder``; ``hub`` tells it of commits, ``reach`` how far views have read.
+    """The ASGI application over the tables in ``folder``.
 
-    It answers under ``names`` beside its addresses and, where there is a ``token``, only who has it.
+    ``hub`` passes on commits, ``progress`` knows how far views have read, ``report`` how all parts of the
+    application are. The console answers under its addresses and ``names``. With a ``token``, it answers only
+    requests that have it.
     """
-    pages = Pages(folder, hub, reach, info, heartbeat_seconds)
+    pages = Pages(folder, hub, progress, info, report, heartbeat_seconds=heartbeat_seconds)
     routes = [
         Route("/", pages.index),
         Route("/live/{name}", pages.live),
@@ -118,23 +129,32 @@ def build(
         Route("/activity", pages.activity),
         Route("/views/{name}/changes", pages.changes),
         Route("/health", pages.health),
+        Route("/ready", pages.ready),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     handlers: Any = {HeadwaterError: _on_error, HTTPException: _on_http_error}
-    middleware = [Middleware(Guard, names=names, token=token), Middleware(GZipMiddleware)]
+    middleware = [Middleware(AccessGuard, names=names, token=token), Middleware(GZipMiddleware)]
     return Starlette(routes=routes, exception_handlers=handlers, middleware=middleware)
 
 
 class Pages:
-    """The handlers. They keep nothing between requests: all state is in the tables and in the hub."""
+    """The handlers. They keep no state between requests: it is in the tables and in the hub."""
 
     def __init__(
-        self, folder: Path, hub: Hub, reach: Reach, info: Callable[[], Info], heartbeat_seconds: float
+        self,
+        folder: Path,
+        hub: Hub,
+        progress: ViewProgress,
+        info: Callable[[], Info],
+        report: Callable[[], Report],
+        *,
+        heartbeat_seconds: float,
     ) -> None:
         self._folder = folder
         self._hub = hub
-        self._reach = reach
+        self._progress = progress
         self._info = info
+        self._report = report
         self._heartbeat_seconds = heartbeat_seconds
 
     async def index(self, _request: Request) -> Response:
@@ -150,57 +170,79 @@ class Pages:
 
     async def rows(self, request: Request) -> Response:
         view = self._view(request)
-        asked, parameters = at_least(request.query_params.multi_items())
-        only, parameters = ready.wanted(parameters)
-        wanted, parameters = merge(parameters)
-        query, table = msgspec.structs.replace(parse(parameters), ready=only), self._table(view)
-        if wanted is not None:
-            query = merged.query(query, wanted)
-        await self._reach.settle(view.name)
-        if asked is None:
-            found = await run_in_threadpool(table.rows, query)
+        minimum, parameters = parse_at_least(request.query_params.multi_items())
+        ready, parameters = completeness.parse_ready(parameters)
+        sketches, parameters = parse_merge(parameters)
+        query, table = msgspec.structs.replace(parse(parameters), ready=ready), self._table(view)
+        if sketches is not None:
+            query = merged_sketches.query(query, sketches)
+        await self._progress.settle(view.name)
+        if minimum is None:
+            snapshot = await run_in_threadpool(table.rows, query)
         else:
-            found = await fresh.rows(self._reach, self._hub, table, query, asked)
-        if wanted is not None:
-            answers = await run_in_threadpool(merged.answers, found, wanted)
-            return _json(
-                Rows(view.name, wanted.by, str(found.position), answers, more=False, complete=found.complete)
-            )
-        rows = [row.marked(view.key, found.complete) for row in found.rows]
-        return _json(Rows(view.name, view.key, str(found.position), rows, found.more, found.complete))
+            snapshot = await at_least.rows(self._progress, self._hub, table, query, minimum)
+        position, complete = str(snapshot.position), snapshot.complete
+        if sketches is not None:
+            merged = await run_in_threadpool(merged_sketches.answers, snapshot, sketches)
+            return _json(Rows(view.name, sketches.by, position, merged, more=False, complete=complete))
+        rows = [row.marked(view.key, complete) for row in snapshot.rows]
+        return _json(Rows(view.name, view.key, position, rows, snapshot.more, complete))
 
     async def changes(self, request: Request) -> Response:
         view = self._view(request)
         token = request.headers.get("last-event-id") or request.query_params.get("since")
         table = self._table(view)
-        return _events(stream.changes(self._hub, self._reach, table, token, self._heartbeat_seconds))
+        return _stream(events.changes(self._hub, self._progress, table, token, self._heartbeat_seconds))
 
     async def activity(self, _request: Request) -> Response:
-        return _events(stream.activity(self._hub, self._status, self._heartbeat_seconds))
+        return _stream(events.activity(self._hub, self._status, self._heartbeat_seconds))
 
-    async def health(self, _request: Request) -> Response:
-        info = self._info()
-        body = {"status": "failing" if info.problem else "ok", "problem": info.problem, "log": info.log}
-        return _json(body, 503 if info.problem else 200)
+    async def health(self, request: Request) -> Response:
+        report = await self._reported(request)
+        return _json(report, 200 if report.is_healthy else 503)
+
+    async def ready(self, request: Request) -> Response:
+        report = await self._reported(request)
+        return _json(report, 200 if report.is_ready else 503)
+
+    async def _reported(self, request: Request) -> Report:
+        """The report on all parts, or with ``?part=NAME`` on one."""
+        report = await run_in_threadpool(self._report)
+        wanted = request.query_params.get("part")
+        if wanted is None:
+            return report
+        part = report.part(wanted)
+        if part is None:
+            names = ", ".join(part.name for part in report.parts)
+            raise UnknownPartError(f"unknown part {wanted!r}", hint=f"parts are: {names or 'none yet'}")
+        return part
 
     async def _status(self) -> Status:
         info = self._info()
-        await asyncio.gather(*(self._reach.settle(view.name) for view in info.views))
+        await asyncio.gather(*(self._progress.settle(view.name) for view in info.views))
         views = await run_in_threadpool(lambda: tuple(self._view_status(view) for view in info.views))
-        return Status(info.app, info.log, info.problem, views)
+        return Status(info.app, info.log, views)
 
     def _view_status(self, view: ViewInfo) -> ViewStatus:
         extent = self._table(view).extent()
-        seen = self._hub.activity(view.name)
-        changed_at = seen.changed_at_ms or extent.changed_at_ms
-        complete = self._reach.complete(view.name, extent.position)
+        activity = self._hub.activity(view.name)
+        changed_at = activity.changed_at_ms or extent.changed_at_ms
+        complete = self._progress.complete(view.name, extent.position)
         return ViewStatus(
-            view.name, view.key, extent.rows, str(extent.position), seen.changes, changed_at, complete
+            view.name,
+            view.key,
+            extent.rows,
+            str(extent.position),
+            activity.changes,
+            changed_at,
+            complete,
+            self._hub.minute(view.name),
+            self._progress.left_out(view.name),
         )
 
     def _table(self, view: ViewInfo) -> ViewTable:
-        complete = partial(self._reach.complete, view.name)
-        columns = partial(self._reach.columns, view.name)
+        complete = partial(self._progress.complete, view.name)
+        columns = partial(self._progress.columns, view.name)
         return ViewTable(self._folder / f"{view.name}.db", view.key, complete, columns)
 
     def _view(self, request: Request) -> ViewInfo:
@@ -214,16 +256,21 @@ class Pages:
 
 
 class UnknownViewError(UsageError):
-    """A name that no view has: 404, where other usage errors are 400."""
+    """A name that no view has: 404; other usage errors are 400."""
+
+
+class UnknownPartError(UsageError):
+    """A name that no part has: 404."""
 
 
 async def _on_error(_request: Request, error: Exception) -> Response:
     statuses: dict[type[Exception], int] = {
         UnknownViewError: 404,
+        UnknownPartError: 404,
         UsageError: 400,
         StorageError: 503,
         MachineError: 503,
-        Behind: 504,
+        NotReachedError: 504,
     }
     status = statuses.get(type(error), 500)
     fields = {name: getattr(error, name, "") for name in ("what", "got", "expected", "hint")}
@@ -246,7 +293,7 @@ def _json(body: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, HEADERS, "application/json")
 
 
-def _events(events: Any) -> Response:
+def _stream(chunks: Any) -> Response:
     return StreamingResponse(
-        events, headers={**HEADERS, "X-Accel-Buffering": "no"}, media_type="text/event-stream"
+        chunks, headers={**HEADERS, "X-Accel-Buffering": "no"}, media_type="text/event-stream"
     )

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from pyspark.sql import functions
+from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
 
@@ -26,7 +27,7 @@ def totals(orders):
     )
 
 
-@app.view(key=["window"], late=hw.correct("9000 days"))
+@app.view(key=["window"], late=hw.late.correct("9000 days"))
 def minutes(orders):
     return orders.groupBy(functions.window("at", "1 minute")).agg(functions.count("*").alias("orders"))
 
@@ -36,9 +37,9 @@ def counted(orders):
     return hw.count(orders, "country")
 
 
-@app.view(key=["country", "window"], late=hw.correct("9000 days"))
+@app.view(key=["country", "window"], late=hw.late.correct("9000 days"))
 def visits(orders):
-    return hw.sessions(orders, "country", time="at", gap="30 seconds", orders="count(*)")
+    return hw.sessions(orders, "country", time="at", gap="30 seconds", orders=F.count("*"))
 
 
 @app.view(key="country")

@@ -8,11 +8,11 @@ __all__ = ["framed"]
 
 HOWS = ["inner", "left", "right", "full"]
 AGGREGATES = {
-    "count": "hw.count_of({!r})",
-    "sum": "hw.sum_of({!r})",
-    "avg": "hw.average_of({!r})",
-    "min": "hw.min_of({!r})",
-    "max": "hw.max_of({!r})",
+    "count": "F.count({!r})",
+    "sum": "F.sum({!r})",
+    "avg": "F.avg({!r})",
+    "min": "F.min({!r})",
+    "max": "F.max({!r})",
 }
 
 
@@ -128,15 +128,12 @@ def _group_of_join(draw: Draw) -> Program:
 
 def _group_of_group(draw: Draw) -> Program:
     inner = _grouped(draw, _table(draw, draw.choose.choice(TABLES), "t"), "")
-    code = f"hw.group({inner.code}, 's0', n=hw.count_of(), known=hw.count_of('g0'))"
+    code = f"hw.group({inner.code}, 's0', n=F.count('*'), known=F.count('g0'))"
     sql = f"SELECT s0, count(*) AS n, count(g0) AS known FROM ({inner.sql}) GROUP BY s0"
     made = Program(sql, ("s0",), "hw.group of hw.group", code=code, inputs=inner.inputs)
-    if any(
-        word in inner.code.rsplit("selectExpr", 1)[1]
-        for word in ("s0=hw.min", "s0=hw.max", "s0=hw.avg", "s0=hw.average")
-    ):
+    if any(word in inner.code.rsplit("selectExpr", 1)[1] for word in ("s0=F.min", "s0=F.max", "s0=F.avg")):
         text = "CAST(s0 AS STRING) AS t"  # what is no exact text by itself in a view's key
-        code = f"hw.group({inner.code}.selectExpr({text!r}, 'g0'), 't', n=hw.count_of(), known=hw.count_of('g0'))"
+        code = f"hw.group({inner.code}.selectExpr({text!r}, 'g0'), 't', n=F.count('*'), known=F.count('g0'))"
         sql = f"SELECT t, count(*) AS n, count(g0) AS known FROM (SELECT {text}, g0 FROM ({inner.sql})) GROUP BY t"
         made = made._replace(sql=sql, code=code, key=("t",))
     return made
@@ -148,7 +145,7 @@ def _newest(draw: Draw) -> Program:
     by = draw.choose.choice(["t_land", "t_name", "t_active", "t_born"])
     shown = draw.choose.choice(["t_name", "t_age", "t_id", "t_active"])
     limit = draw.choose.choice([1, 2, 3])
-    code = f"hw.group({made.code}, {by!r}, rows=hw.newest_of({shown!r}, order='t_id', limit={limit}), n=hw.count_of())"
+    code = f"hw.group({made.code}, {by!r}, rows=hw.newest_of({shown!r}, order='t_id', limit={limit}), n=F.count('*'))"
     sql = (
         f"SELECT {by}, transform(slice(sort_array(collect_list(struct(t_id, {shown} AS v)), false), 1, {limit}), e -> e.v) AS rows, "
         f"count(*) AS n FROM ({made.sql}) GROUP BY {by}"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import headwater as hw
-from headwater.schema import ddl, wire
+from headwater.declare.schema import ddl, wire
 from pipeline.differential.programs import Program
 from pipeline.differential.values import STREAMS, TABLES
 

@@ -13,20 +13,21 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
-from headwater.client import producer
+from headwater.client.client import producer
 from headwater.config import Settings
+from headwater.declare.graph import Graph
+from headwater.declare.schema import encode, key_text
+from headwater.declare.spec import View
 from headwater.errors import HeadwaterError, UsageError
-from headwater.graph import Graph, View
-from headwater.pipeline.engine import Prepared
-from headwater.pipeline.runner import Runner
-from headwater.pipeline.spark import Spark
+from headwater.follow.results import results
+from headwater.pipeline.build.prepare import Prepared
+from headwater.pipeline.engine.spark_engine import Spark
+from headwater.pipeline.run.runner import Runner
 from headwater.pipeline.topics import Topics
-from headwater.result import results
-from headwater.schema import encode, key_text
-from ordershop import Shop
 from pipeline.differential.oracles import Batch, Record, expected, plain_spark, tables
 from pipeline.differential.programs import Program
 from pipeline.differential.values import STREAMS, TABLES
+from support.ordershop import Shop
 
 __all__ = ["Compared", "Difference", "compared"]
 
@@ -178,7 +179,7 @@ def _declare(app: hw.App, name: str, program: Program) -> None:
     below = {alias: f"{name}.{alias}" for alias, _ in program.below}
     for alias, each in program.below:
         _declare(app, below[alias], each)
-    late = hw.correct(f"{program.correct} minutes") if program.correct else None
+    late = hw.late.correct(f"{program.correct} minutes") if program.correct else None
     if not program.code:
         query = program.query or program.sql
         inputs = None

@@ -46,7 +46,7 @@ def _window(draw: Draw) -> Program:
 
 
 def _told(aggregates: list[str]) -> str:
-    return ", ".join(f"s{n}={each!r}" for n, each in enumerate(aggregates))
+    return ", ".join(f"s{n}=F.expr({each!r})" for n, each in enumerate(aggregates))
 
 
 def _sessions(draw: Draw) -> Program:
@@ -128,7 +128,7 @@ def _match_groups(draw: Draw) -> Program:
     code, joined, _ = _matched(draw)
     by = draw.choose.choice(["user", "who", "page"])
     sql = f"SELECT {by}, count(*) AS s0, count(hit) AS s1, max(m) AS s2 FROM {joined} GROUP BY {by}"
-    code = f"hw.group({code}, {by!r}, s0='count(*)', s1='count(hit)', s2='max(m)')"
+    code = f"hw.group({code}, {by!r}, s0=F.count('*'), s1=F.count('hit'), s2=F.max('m'))"
     return Program(sql, (by,), "hw.group of hw.match", code=code, inputs=("clicks", "hits"), correct=_late(draw))  # fmt: skip
 
 

@@ -29,12 +29,12 @@ class Inner(hw.Event):
     b: str | None
 
 
-class User(hw.Event):
+class User(hw.Row):
     id: int
     name: str | None
     land: str | None
     age: int | None
-    score: float | None
+    score: hw.AnyFloat | None
     balance: Decimal | None
     born: date | None
     seen: datetime | None
@@ -44,26 +44,26 @@ class User(hw.Event):
     raw: bytes | None
 
 
-class Order(hw.Event):
+class Order(hw.Row):
     code: str
     user: int | None
     item: str | None
     cents: int | None
-    weight: float | None
+    weight: hw.AnyFloat | None
     price: Decimal | None
     due: date | None
     at: datetime | None
     paid: bool | None
 
 
-class Land(hw.Event):
+class Land(hw.Row):
     land: str
     part: int
     name: str | None
-    rate: float | None
+    rate: hw.AnyFloat | None
 
 
-class Rate(hw.Event):
+class Rate(hw.Row):
     land: str
     since: datetime
     percent: int | None
@@ -74,7 +74,7 @@ class Click(hw.Event):
     user: int | None
     item: str | None
     n: int | None
-    w: float | None
+    w: hw.AnyFloat | None
     at: datetime | None
 
 

@@ -1,7 +1,7 @@
 // One chart, drawn by hand in SVG: lines over time for views with a window, bars for all others.
 
 import { h, s } from "./dom.js";
-import { isWindow, number, numeric, short, tick, time } from "./format.js";
+import { isWindow, number, numeric, short, tick, time, zoneOffset } from "./format.js";
 
 const SERIES_MAX = 8;
 const WINDOWS_MAX = 60;
@@ -23,7 +23,7 @@ function ticks(low, high, count) {
 
 function timeTicks(from, to, count) {
   const step = STEPS.find((candidate) => (to - from) / candidate <= count) ?? STEPS.at(-1);
-  const shift = new Date(from).getTimezoneOffset() * 60_000;
+  const shift = zoneOffset(from);
   const found = [];
   for (let at = Math.ceil((from - shift) / step) * step + shift; at <= to; at += step) found.push(at);
   return { step, found };

@@ -3,13 +3,26 @@
 import { byId, text } from "./dom.js";
 
 const LABELS = { connecting: "Connecting", live: "Live", reconnecting: "Reconnecting" };
+const FAILING = "failing";
 const RETRY_MS = 1000;
 const RETRY_MS_MAX = 10000;
 
+let connection = "connecting";
+let failing = 0;
+
+/** Says how the connection is; a connection to an application that fails is not good either. */
 function show(state) {
+  connection = state;
   const element = byId("connection");
-  element.dataset.state = state;
-  text(element, LABELS[state]);
+  const isFailing = state === "live" && failing > 0;
+  element.dataset.state = isFailing ? FAILING : state;
+  text(element, isFailing ? `${failing} ${failing === 1 ? "part fails" : "parts fail"}` : LABELS[state]);
+}
+
+/** How many parts of the application fail. */
+export function setFailing(count) {
+  failing = count;
+  show(connection);
 }
 
 /**

@@ -3,15 +3,39 @@
 const TIMESTAMP = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/;
 const DECIMAL = /^-?\d{1,30}(\.\d{1,30})?$/;
 
+const ID = /(^|_)(id|uuid|guid|code|year)$|[a-z](Id|Uuid|Code|Year)$/;
+const NUMBER = /^(TINYINT|SMALLINT|INT|BIGINT|FLOAT|DOUBLE)\b/;
+const ZONE = "headwater.zone"; // where a browser keeps the reader's choice
+
+/** The zone of all times on the page, and the other one that a reader may choose. */
+export const localZone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+export const zone = stored() === "UTC" ? "UTC" : localZone;
+
+function stored() {
+  try {
+    return localStorage.getItem(ZONE);
+  } catch {
+    return null; // a browser that keeps nothing
+  }
+}
+
+export function chooseZone(name) {
+  localStorage.setItem(ZONE, name);
+}
+
+const inZone = (options) => new Intl.DateTimeFormat(undefined, { timeZone: zone, ...options });
+
 const whole = new Intl.NumberFormat();
-const twoPlaces = new Intl.NumberFormat(undefined, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const twoPlaces = new Intl.NumberFormat(undefined, { maximumFractionDigits: 2 });
+const exact = new Intl.NumberFormat(undefined, { maximumFractionDigits: 20 });
 const fewPlaces = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
 const threeDigits = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 3 });
 const compact = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const clockSeconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const dayClock = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
-const dayClockSeconds = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const clock = inZone({ hour: "2-digit", minute: "2-digit" });
+const clockSeconds = inZone({ hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const dayClock = inZone({ month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+const dayClockSeconds = inZone({ month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const day = new Intl.DateTimeFormat("en-CA", { timeZone: zone });
 const relative = new Intl.RelativeTimeFormat(undefined, { numeric: "always", style: "narrow" });
 
 export const isTimestamp = (value) => typeof value === "string" && TIMESTAMP.test(value);
@@ -30,6 +54,19 @@ export function numeric(value) {
   return null;
 }
 
+/**
+ * How the values of a column are written. An `id` names something: it has no separators, and is not a measure.
+ * `type` is the column's in Spark's notation, where the view says it; `guess` looks at each value.
+ */
+export function kind(column, key, type) {
+  if (key.includes(column) || ID.test(column)) return "id";
+  if (type === undefined) return "guess";
+  if (type.startsWith("DECIMAL")) return "decimal";
+  return NUMBER.test(type) ? "number" : "other";
+}
+
+export const isMeasure = (kindOf) => ["number", "decimal", "guess"].includes(kindOf);
+
 export function number(value) {
   if (Number.isInteger(value)) return whole.format(value);
   return Math.abs(value) < 1 ? threeDigits.format(value) : twoPlaces.format(value);
@@ -42,7 +79,12 @@ export function short(value) {
 }
 
 function sameDay(a, b) {
-  return a.toDateString() === b.toDateString();
+  return day.format(a) === day.format(b);
+}
+
+/** How far the zone of the page is from UTC at a moment, in milliseconds, as Date.getTimezoneOffset counts. */
+export function zoneOffset(ms) {
+  return zone === "UTC" ? 0 : new Date(ms).getTimezoneOffset() * 60_000;
 }
 
 export function time(when) {
@@ -79,10 +121,11 @@ export function ago(ms) {
   return relative.format(-Math.floor(seconds / 86400), "day");
 }
 
-/** A cell of a view's row as a reader wants to see it. */
-export function cell(value) {
+/** A cell of a view's row as a reader wants to see it, in a column of a `kind`. */
+export function cell(value, kindOf = "guess") {
   if (value === null || value === undefined) return "–";
-  if (typeof value === "number") return number(value);
+  if (typeof value === "number") return kindOf === "id" ? String(value) : number(value);
+  if (kindOf === "decimal" && typeof value === "string" && DECIMAL.test(value)) return exact.format(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (isWindow(value)) return timeWindow(value);
   if (isTimestamp(value)) return time(value);

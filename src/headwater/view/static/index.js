@@ -3,17 +3,22 @@
 import { arrange, byId, h, s, text } from "./dom.js";
 import { open } from "./feed.js";
 import { ago, number, short } from "./format.js";
+import { follow, isBad, part } from "./health.js";
 
-const SAMPLES = 60;
+const RATE_SECONDS = 5;
 const WIDTH = 120;
 const HEIGHT = 28;
 
 const rows = new Map(); // view name -> its row on the page and what is drawn in it
 let status = null;
+let heardAt = 0; // when the console has said that
 
 function makeRow(view) {
   const link = h("a", { href: `/live/${encodeURIComponent(view.name)}` }, view.name);
   const parts = {
+    state: h("td", { class: "state", "data-testid": "state" }),
+    lag: h("td", { class: "number quiet", "data-testid": "lag" }),
+    left: h("td", { class: "quiet", "data-testid": "left-out" }),
     count: h("td", { class: "number", "data-testid": "row-count" }),
     last: h("td", { class: "number quiet" }),
     rate: h("td", { class: "number" }),
@@ -26,22 +31,50 @@ function makeRow(view) {
     "tr",
     { "data-testid": `view-${view.name}` },
     h("th", { scope: "row" }, link),
+    parts.state,
     h("td", { class: "chips" }, ...keys),
     parts.count,
+    parts.lag,
+    parts.left,
     parts.last,
     parts.rate,
     h("td", { class: "spark-cell" }, spark),
   );
-  return { element, parts, samples: new Array(SAMPLES).fill(0), seen: view.changes };
+  return { element, parts };
+}
+
+/** The changes of each of the last sixty seconds: as the console has counted them, and none since. */
+function lastMinute(view) {
+  const since = Math.floor((performance.now() - heardAt) / 1000);
+  return [...view.minute, ...new Array(Math.min(since, view.minute.length)).fill(0)].slice(-view.minute.length);
+}
+
+const LEFT_OUT = ["late", "invalid", "failed"];
+
+function leftOut(counts) {
+  if (!counts) return "–";
+  return LEFT_OUT.filter((why) => counts[why]).map((why) => `${number(counts[why])} ${why}`).join(", ") || "none";
+}
+
+function drawState(row, view) {
+  const found = part("view", view.name);
+  const { state, lag } = row.parts;
+  text(state, found?.state ?? "–");
+  state.classList.toggle("bad", isBad(found));
+  state.title = found?.error ?? "";
+  text(lag, found?.lag_records === null || found?.lag_records === undefined ? "–" : number(found.lag_records));
 }
 
 function draw(row, view) {
-  const { parts, samples } = row;
+  const { parts } = row;
+  const samples = lastMinute(view);
+  drawState(row, view);
+  if (text(parts.left, leftOut(view.left_out))) parts.left.classList.toggle("bad", Boolean(view.left_out?.failed));
   if (text(parts.count, number(view.rows))) parts.count.classList.toggle("zero", view.rows === 0);
   text(parts.last, ago(view.changed_at));
-  text(parts.rate, short(samples.at(-1)));
+  text(parts.rate, short(samples.slice(-RATE_SECONDS).reduce((sum, value) => sum + value, 0) / RATE_SECONDS));
   const most = Math.max(1, ...samples);
-  const step = WIDTH / (SAMPLES - 1);
+  const step = WIDTH / (samples.length - 1);
   const points = samples.map((value, i) => `${(i * step).toFixed(1)},${(HEIGHT - 2 - (value / most) * (HEIGHT - 4)).toFixed(1)}`);
   parts.line.setAttribute("points", points.join(" "));
   parts.area.setAttribute("points", `0,${HEIGHT} ${points.join(" ")} ${WIDTH},${HEIGHT}`);
@@ -66,26 +99,15 @@ function render() {
   text(byId("log"), status.log);
   text(byId("position"), `${number(views.reduce((sum, view) => sum + applied(view.position), 0))} records applied`);
   text(byId("changes"), number(views.reduce((sum, view) => sum + view.changes, 0)));
-  text(byId("problem"), status.problem);
-  byId("problem").hidden = !status.problem;
   byId("empty").hidden = views.length > 0;
-}
-
-function sample() {
-  for (const view of status?.views ?? []) {
-    const row = rows.get(view.name);
-    if (!row) continue;
-    row.samples.push(Math.max(0, view.changes - row.seen));
-    row.samples.shift();
-    row.seen = view.changes;
-  }
-  render();
 }
 
 open("/activity", {
   activity(data) {
     status = data;
+    heardAt = performance.now();
     render();
   },
 });
-setInterval(sample, 1000);
+setInterval(render, 1000);
+follow(render);

@@ -3,7 +3,8 @@
 import { Chart } from "./chart.js";
 import { byId, h, text } from "./dom.js";
 import { open } from "./feed.js";
-import { ago, cell, isWindow, moment, number, numeric, short } from "./format.js";
+import { ago, cell, chooseZone, isMeasure, isWindow, kind, localZone, moment, number, numeric, short, zone } from "./format.js";
+import { follow } from "./health.js";
 import { RowTable } from "./rows.js";
 
 const ROWS_MAX = 20000;
@@ -25,14 +26,17 @@ let complete = null; // up to when, as text of the same form as each row's `unti
 let scheduled = false;
 let drawnAt = 0;
 let measures = [];
+let types = {}; // of the columns, in Spark's notation, where the view says them
 
 function put({ key: id, row, at, until }, fresh) {
   rows.delete(id);
   if (row === null) return;
-  const label = key.map((column) => cell(row[column])).join(" · ") || id;
-  rows.set(id, { key: id, row, at, until, label, fresh, search: Object.values(row).map(cell).join(" ").toLowerCase() });
+  const label = key.map((column) => cell(row[column], "id")).join(" · ") || id;
+  rows.set(id, { key: id, row, at, until, label, fresh, search: Object.entries(row).map(([column, value]) => cell(value, kindOf(column))).join(" ").toLowerCase() });
   if (rows.size > ROWS_MAX) rows.delete(rows.keys().next().value);
 }
+
+const kindOf = (column) => kind(column, key, types[column]);
 
 function columnsOf(entries) {
   const found = new Set(key);
@@ -43,7 +47,7 @@ function columnsOf(entries) {
 function chooseMeasures(entries, columns) {
   const sample = entries.slice(-COLUMN_SAMPLE);
   const found = columns.filter(
-    (column) => !key.includes(column) && sample.some(({ row }) => numeric(row[column]) !== null),
+    (column) => isMeasure(kindOf(column)) && sample.some(({ row }) => numeric(row[column]) !== null),
   );
   if (found.join("\n") === measures.join("\n")) return;
   measures = found;
@@ -84,7 +88,8 @@ function draw() {
   const columns = columnsOf(entries);
   const windowColumn = key.find((column) => entries.some((entry) => isWindow(entry.row[column])));
   chooseMeasures(entries, columns);
-  if (entries.length) table.setColumns(columns, measures, windowColumn);
+  const kinds = new Map(columns.map((column) => [column, kindOf(column)]));
+  if (entries.length) table.setColumns(columns, kinds, measures, windowColumn);
   const wanted = byId("filter").value.trim().toLowerCase().split(/\s+/).filter(Boolean);
   const matching = wanted.length ? entries.filter((entry) => wanted.every((word) => entry.search.includes(word))) : entries;
   const shown = table.draw(matching);
@@ -107,6 +112,7 @@ function schedule() {
 function onSnapshot(data) {
   rows.clear();
   key = data.key;
+  types = data.columns;
   complete = data.complete;
   total = data.total;
   byId("key").replaceChildren("Key ", ...key.map((column) => h("span", { class: "chip" }, column)));
@@ -128,10 +134,19 @@ function onComplete(data) {
   schedule();
 }
 
+const other = zone === localZone ? "UTC" : localZone;
+text(byId("zone"), `Times in ${zone}`);
+byId("zone").title = other === zone ? "" : `Show times in ${other}`;
+byId("zone").disabled = other === zone;
+byId("zone").addEventListener("click", () => {
+  chooseZone(other === "UTC" ? "UTC" : "");
+  location.reload();
+});
 document.title = `${name} · Headwater`;
 text(byId("name"), name);
 byId("filter").addEventListener("input", schedule);
 byId("measure").addEventListener("change", schedule);
+follow();
 open(`/views/${encodeURIComponent(name)}/changes`, { snapshot: onSnapshot, changes: onChanges, complete: onComplete });
 setInterval(() => {
   counts.push(arrived);

@@ -1,7 +1,7 @@
 // The table of rows: keyed elements that stay in place, changed cells that flash.
 
 import { arrange, h, text } from "./dom.js";
-import { ago, cell, isWindow, numeric } from "./format.js";
+import { ago, cell, isTimestamp, isWindow, numeric } from "./format.js";
 
 const SHOWN_MAX = 200;
 const CHANGED = "changed";
@@ -32,13 +32,15 @@ export class RowTable {
     this.columns = [];
     this.elements = new Map();
     this.numbers = new Set([CHANGED]);
+    this.kinds = new Map();
     this.sort = { column: CHANGED, descending: true };
   }
 
-  /** The columns to show, which of them hold numbers, and by which the newest rows come first. */
-  setColumns(columns, numbers, windowColumn) {
+  /** The columns to show with their kinds, which hold numbers, and by which the newest rows come first. */
+  setColumns(columns, kinds, numbers, windowColumn) {
     if (columns.join("\n") === this.columns.join("\n")) return;
     this.numbers = new Set([...numbers, CHANGED]);
+    this.kinds = kinds;
     if (!this.columns.length && windowColumn) this.sort = { column: windowColumn, descending: true };
     this.columns = columns;
     this.elements.clear();
@@ -86,8 +88,9 @@ export class RowTable {
         const td = row.cells[i];
         const shownValue = entry.row[column];
         td.classList.toggle("number", this.numbers.has(column));
-        if (text(td, cell(shownValue)) && (known || entry.fresh)) flash(td);
+        if (text(td, cell(shownValue, this.kinds.get(this.columns[i]))) && (known || entry.fresh)) flash(td);
         if (typeof shownValue === "object" && shownValue !== null) td.title = JSON.stringify(shownValue);
+        else if (isTimestamp(shownValue)) td.title = shownValue;
       });
       entry.fresh = false;
       row.drawn = entry;

@@ -1,1 +1,0 @@
-"""Bulk: records by whole columns into a log, each transaction once."""

@@ -1,0 +1,1 @@
+"""The one loop that publishes any database's changes with their position, and its commands."""

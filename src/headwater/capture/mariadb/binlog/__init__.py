@@ -1,0 +1,1 @@
+"""The binlog itself: its events, row images, transactions and positions."""

@@ -1,0 +1,1 @@
+"""What all databases share: rows read again in chunks, audits, changes of keys, schema versions."""

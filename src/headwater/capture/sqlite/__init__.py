@@ -1,0 +1,1 @@
+"""SQLite by triggers, and any table with a version column by polling."""

@@ -1,0 +1,1 @@
+"""Every way in which this package itself talks to a Kafka log."""

@@ -1,0 +1,1 @@
+"""Records by whole columns into a log, each transaction once."""

@@ -1,0 +1,67 @@
+"""The graph of an application as text, for ``headwater graph``."""
+
+from collections.abc import Mapping, Sequence
+
+from headwater.declare.graph import Graph
+from headwater.declare.lateness import ARRIVAL
+from headwater.declare.spec import Capture, Stream, View
+
+__all__ = ["drawing"]
+
+
+def drawing(graph: Graph, steps: Mapping[str, Sequence[str]] | None = None) -> str:
+    """The drawing: streams, tables and views with readers, captures and sinks; steps of views, if given."""
+    lines = [graph.name]
+    width = max((len(view) for view in graph.views), default=0)
+    read = {name for view in graph.views.values() for name in view.inputs.values()}
+    sources: list[Stream | View] = [*graph.streams.values()]
+    sources += [view for view in graph.views.values() if view.name in read]
+    for source in sources:
+        lines += ["", f"{source.name}  view" if isinstance(source, View) else _stream_line(source)]
+        readers = [view for view in graph.views.values() if source.name in view.inputs.values()]
+        for view in readers:
+            edge = "└─►" if view is readers[-1] else "├─►"
+            lines.append(f"  {edge} {view.name:<{width}}  {_view_line(view, source.name)}")
+    for capture in graph.captures.values():
+        lines += ["", *_capture_lines(capture, graph)]
+    for sink in graph.sinks.values():
+        lines += ["", f"{sink.name}  sink · {sink.source} ─► {sink.target.kind}"]
+    for name, of_view in (steps or {}).items():
+        lines += ["", f"{name}  keeps", *(f"  {step}" for step in of_view or ["nothing but its rows"])]
+    return "\n".join(lines)
+
+
+def _capture_lines(capture: Capture, graph: Graph) -> list[str]:
+    """A capture with its tables, and the streams and tables of the application that read its topics."""
+    database = capture.database
+    captured = getattr(database, "tables", None) or [getattr(database, "table", "")]
+    readers = [stream for stream in graph.streams.values() if stream.topic.startswith(f"{capture.name}.")]
+    lines = [f"{capture.name}  capture · {database.kind} · {', '.join(map(str, captured))}"]
+    for stream in readers:
+        edge = "└─►" if stream is readers[-1] else "├─►"
+        lines.append(f"  {edge} {stream.name}  topic {stream.topic}")
+    return lines
+
+
+def _stream_line(stream: Stream) -> str:
+    if stream.table:
+        time = f" · time {stream.time} · delay {stream.delay}" if stream.time else ""
+        wrapped = f" · in {stream.envelope}'s envelope" if stream.envelope else ""
+        return f"{stream.name}  table · topic {stream.topic} · key {', '.join(stream.key)}{time}{wrapped}"
+    where = f"topics {stream.pattern}" if stream.pattern else f"topic {stream.topic}"
+    time = "of arrival" if stream.time == ARRIVAL else stream.time
+    line = f"{stream.name}  {where} · key {', '.join(stream.key)} · time {time} · delay {stream.delay}"
+    if stream.pattern is not None:
+        return line
+    return f"{line} · kept {'for ever' if stream.retention is None else stream.retention}"
+
+
+def _view_line(view: View, shown: str) -> str:
+    tier = "real time" if view.latency == "realtime" else "micro-batch"
+    parts = [f"key {', '.join(view.key)}", "SQL" if view.query is not None else "Python", tier]
+    if view.append:
+        parts.append("append")
+    if view.pace:
+        parts.append(f"pace of its {view.pace}s")
+    others = sorted({name for name in view.inputs.values() if name != shown})
+    return " · ".join([*parts, f"with {', '.join(others)}"] if others else parts)

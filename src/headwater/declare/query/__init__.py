@@ -1,0 +1,1 @@
+"""The queries of views as text, SQL or Python: what is surely wrong about them, found without Spark."""

@@ -1,0 +1,167 @@
+"""Checks of a view's function by its source: what would be wrong whatever the records are.
+
+It follows rows from the parameters through assignments and method calls, as long as they are plain, and says
+nothing of what it cannot follow: loops, helper functions, names that are computed.
+"""
+
+import ast
+from collections.abc import Mapping
+
+from headwater.declare.query import refusals
+from headwater.declare.query.function_source import FunctionSource, text_of
+from headwater.declare.query.row_methods import RowMethods, Rows
+from headwater.declare.query.shape import Shape, nearest
+from headwater.declare.query.sql_outline import Outline
+from headwater.declare.query.unstable import UNSTABLE, unrepeatable
+from headwater.declare.spec import View
+from headwater.errors import UsageError
+
+__all__ = ["shape_of_function"]
+
+IN_PYTHON = {"applyInArrow", "applyInPandas", "foreach", "foreachPartition", "mapInArrow", "mapInPandas"}
+"""Methods that run a function in Python."""
+TAKES_SQL = {"expr", "filter", "selectExpr", "where"}
+"""Functions and methods whose text is SQL."""
+
+
+def shape_of_function(view: View, inputs: Mapping[str, Shape]) -> Shape:
+    """The rows of a function over inputs of these shapes. UsageError, with the line, for what is wrong."""
+    if view.function is None:
+        return Shape()
+    return _Function(view, FunctionSource(view.function), inputs).shape()
+
+
+class _Function:
+    """One function, and the rows that its names are."""
+
+    def __init__(self, view: View, source: FunctionSource, inputs: Mapping[str, Shape]) -> None:
+        self._what = f"view {view.name!r}"
+        self._realtime = view.latency == "realtime"
+        self._source = source
+        self._table = any(shape.table for shape in inputs.values())
+        self._rows: dict[str, Rows] = dict(inputs)
+        nodes = [node for statement in source.body for node in ast.walk(statement)]
+        changed = {node.id for node in nodes if isinstance(node, ast.Name) and _is_set(node)}
+        hidden = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        self._inputs = {name: shape for name, shape in inputs.items() if name not in changed | hidden}
+        self._methods = RowMethods(self._what, source, realtime=self._realtime)
+
+    def shape(self) -> Shape:
+        for statement in self._source.body:
+            for node in ast.walk(statement):
+                self._check(node)
+        found: Rows = None
+        for statement in self._source.body:
+            found = self._run(statement)
+            if isinstance(statement, ast.Return):
+                break
+        else:
+            found = None
+        return found if isinstance(found, Shape) and self._plain else Shape()
+
+    @property
+    def _plain(self) -> bool:
+        """Whether the function returns in one place."""
+        returns = [
+            n for statement in self._source.body for n in ast.walk(statement) if isinstance(n, ast.Return)
+        ]
+        nested = (ast.FunctionDef, ast.Lambda)
+        inner = any(isinstance(n, nested) for statement in self._source.body for n in ast.walk(statement))
+        return len(returns) == 1 and not inner
+
+    # ---- what is wrong wherever it is ----------------------------------------------------------------------
+
+    def _check(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Call):
+            self._check_unstable(node)
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "over" and len(node.args) == 1:
+                refused = refusals.RANKING if self._table else refusals.STREAM_RANKED
+                raise refused.error(view=self._what, got=self._source.shown(node))
+        if isinstance(node, ast.Subscript):
+            self._check_subscript(node)
+        if self._realtime:
+            self._check_python(node)
+
+    def _check_subscript(self, node: ast.Subscript) -> None:
+        """Refuses ``orders["contry"]`` for an input without such a column."""
+        shape = self._inputs.get(node.value.id) if isinstance(node.value, ast.Name) else None
+        name = text_of(node.slice)
+        if shape is not None and name and not set(name) & set(".`*") and shape.missing(name):
+            raise UsageError(
+                f"{self._what}: there is no column {name!r}",
+                got=self._source.shown(node),
+                hint=nearest(name, shape.columns or ()),
+            )
+
+    def _check_unstable(self, node: ast.Call) -> None:
+        over_table = refusals.CLOCK if self._table else None
+        function = self._source.spark_function(node)
+        if function in UNSTABLE and (function != "unix_timestamp" or not node.args):
+            raise unrepeatable(self._what, function, self._source.shown(node), over_table)
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        if method in TAKES_SQL or function == "expr":
+            for argument in node.args:
+                text = text_of(argument)
+                outline = Outline(self._what, text) if text is not None else None
+                for token, inside in outline.calls() if outline is not None else ():
+                    name = token.lower
+                    if name in UNSTABLE and (name != "unix_timestamp" or (inside and inside[0].text == ")")):
+                        raise unrepeatable(self._what, name, self._source.shown(node), over_table)
+
+    def _check_python(self, node: ast.AST) -> None:
+        """Refuses functions in Python, for a view in real time."""
+        named = isinstance(node, ast.Name | ast.Attribute) and self._source.is_python_function(node)
+        made = self._source.spark_function(node) in {"udf", "pandas_udf", "arrow_udf"}
+        method = isinstance(node, ast.Attribute) and node.attr in IN_PYTHON
+        if named or made or method:
+            shown = self._source.shown(node)
+            raise refusals.REALTIME_OPERATOR.error(view=self._what, kind="a Python function", got=shown)
+
+    # ---- where rows go -------------------------------------------------------------------------------------
+
+    def _run(self, statement: ast.stmt) -> Rows:
+        """Follows one statement; the rows that it returns, if it is a return."""
+        match statement:
+            case ast.Return(value=value) if value is not None:
+                return self._value(value)
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                self._rows[name] = self._value(value)
+            case ast.Expr(value=value):
+                self._value(value)
+            case _:
+                changed = [n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and _is_set(n)]
+                for name in changed:
+                    self._rows.pop(name, None)
+        return None
+
+    def _value(self, node: ast.expr) -> Rows:
+        """The rows that an expression is, as far as it is known."""
+        match node:
+            case ast.Name(id=name):
+                return self._rows.get(name)
+            case ast.Call():
+                operator = self._source.operator(node)
+                if operator:
+                    return self._operator(operator, node)
+                if isinstance(node.func, ast.Attribute):
+                    rows = self._value(node.func.value)
+                    others = [self._value(argument) for argument in node.args]
+                    if rows is not None:
+                        return self._methods.after(rows, node, node.func.attr, others)
+        return None
+
+    def _operator(self, name: str, node: ast.Call) -> Rows:
+        if self._realtime:
+            raise refusals.REALTIME_OPERATOR.error(
+                view=self._what, kind=f"hw.{name}", got=self._source.shown(node)
+            )
+        rows = [self._value(argument) for argument in node.args[:2]]
+        first = rows[0] if rows else None
+        return self._methods.after_operator(name, node, first if isinstance(first, Shape) else Shape())
+
+
+def _is_set(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)

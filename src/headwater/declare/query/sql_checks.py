@@ -1,0 +1,211 @@
+"""Checks of a view's SQL by its text: what would be wrong whatever the records are."""
+
+from collections.abc import Mapping
+
+from headwater.declare.operators import __all__ as operators
+from headwater.declare.query import refusals
+from headwater.declare.query.shape import AGGREGATE, UNKNOWN, WINDOW, Shape, nearest
+from headwater.declare.query.sql_outline import AGGREGATES, Item, Outline, Token, place
+from headwater.declare.query.unstable import UNSTABLE, WITHOUT_BRACKETS, unrepeatable
+from headwater.declare.spec import View
+from headwater.errors import UsageError
+
+__all__ = ["shape_of_query"]
+
+WINDOWS = {"window", "session_window"}
+ADDING = {"lateral", "pivot", "unpivot", "match_recognize"}
+"""Words with which a query has columns that are not those of its tables."""
+
+
+def shape_of_query(view: View, inputs: Mapping[str, Shape]) -> Shape:
+    """The rows of a query over inputs of these shapes. UsageError, with the place, for what is wrong."""
+    return _Query(view, inputs).shape()
+
+
+class _Query:
+    """One query, and the shapes of its inputs by name."""
+
+    def __init__(self, view: View, inputs: Mapping[str, Shape]) -> None:
+        self.view = f"view {view.name!r}"
+        self.realtime = view.latency == "realtime"
+        self.key = view.key
+        self.query = view.query or ""
+        self.inputs = inputs
+        self.table = any(shape.table for shape in inputs.values())
+        self.outline = Outline(self.view, self.query)
+
+    def shape(self) -> Shape:
+        self._check_begin()
+        self._check_order()
+        self._check_functions()
+        if self.realtime:
+            self._check_realtime()
+        self._check_columns()
+        called = any(
+            token.lower in operators for token, _ in self.outline.calls() if self._follows_from(token)
+        )
+        return Shape(self._columns(), self.table, timed=called)
+
+    def _at(self, token: Token) -> str:
+        return place(self.query, token.at)
+
+    def _check_begin(self) -> None:
+        first = self.outline.tokens[0] if self.outline.tokens else None
+        if (
+            first is not None
+            and first.text != "("
+            and first.lower not in {"select", "with", "from", "values"}
+        ):
+            raise UsageError(f"{self.view}: its query is not one", got=self._at(first), expected="SELECT …")
+        ends = [token for token in self.outline.tokens[:-1] if token.text == ";" and token.kind == "mark"]
+        if ends:
+            raise UsageError(f"{self.view}: its query is more than one", got=self._at(ends[0]))
+
+    def _check_order(self) -> None:
+        """Refuses what needs an order of rows."""
+        steps = (
+            (("order", "by"), refusals.SORT, refusals.STREAM_SORTED),
+            (("sort", "by"), refusals.SORT, refusals.STREAM_SORTED),
+            (("limit",), refusals.LIMIT, refusals.STREAM_LIMITED),
+            (("offset",), refusals.OFFSET, refusals.STREAM_LIMITED),
+        )
+        for words, over_table, over_stream in steps:
+            for token in self.outline.words(*words):
+                if len(words) == 1 and not self._counts(token):
+                    continue
+                refused = over_table if self.table else over_stream
+                raise refused.error(view=self.view, got=self._at(token))
+        for token, _ in self.outline.calls():
+            if token.lower == "over":
+                refused = refusals.RANKING if self.table else refusals.STREAM_RANKED
+                raise refused.error(view=self.view, got=self._at(token))
+
+    def _counts(self, token: Token) -> bool:
+        """Whether LIMIT or OFFSET has a number, and is not a column."""
+        index = self.outline.tokens.index(token)
+        return any(each.kind == "number" for each in self.outline.tokens[index + 1 : index + 2])
+
+    def _check_functions(self) -> None:
+        """Refuses functions with another value each time, and aggregates of distinct values."""
+        over_table = refusals.PASSING if self.table else None
+        for token, inside in self.outline.calls():
+            name = token.lower
+            if name in UNSTABLE and (name != "unix_timestamp" or (inside and inside[0].text == ")")):
+                raise unrepeatable(self.view, name, self._at(token), over_table)
+            if name in AGGREGATES and inside and inside[0].lower == "distinct" and not self.table:
+                raise refusals.STREAM_OF_DISTINCT.error(view=self.view, got=self._at(token))
+        for token in self.outline.bare_words():
+            if token.lower in WITHOUT_BRACKETS and not any(
+                self._may_have(shape, token.lower) for shape in self.inputs.values()
+            ):
+                raise unrepeatable(self.view, token.lower, self._at(token), over_table)
+
+    def _check_realtime(self) -> None:
+        for token, _ in self.outline.calls():
+            if token.lower in operators and self._follows_from(token):
+                raise refusals.REALTIME_OPERATOR.error(
+                    view=self.view, kind=f"hw.{token.lower}", got=self._at(token)
+                )
+        for token in self.outline.tokens:
+            if token.lower in {"join", "union", "except", "intersect"}:
+                raise refusals.REALTIME_STEP.error(
+                    view=self.view, kind=token.text.capitalize(), got=self._at(token)
+                )
+
+    def _follows_from(self, token: Token) -> bool:
+        index = self.outline.tokens.index(token)
+        return index > 0 and self.outline.tokens[index - 1].lower in {"from", "join"}
+
+    # ---- columns -------------------------------------------------------------------------------------------
+
+    @property
+    def _tables(self) -> dict[str, Shape] | None:
+        """The shapes of the outer tables by their names in the query; None if not all are known."""
+        outer = [source for source in self.outline.sources if source.depth == 0]
+        adding = any(token.lower in ADDING for token in self.outline.tokens)
+        if adding or not outer or any(token.lower == "with" for token in self.outline.tokens[:1]):
+            return None
+        if not all(source.name in self.inputs for source in outer):
+            return None
+        return {source.alias: self.inputs[source.name] for source in outer}
+
+    def _check_columns(self) -> None:
+        """Refuses columns that no table has: those that are a whole expression, and those with a table."""
+        self._check_qualified()
+        tables = self._tables
+        if tables is None or any(shape.columns is None for shape in tables.values()):
+            return
+        given = {item.name.lower() for item in self.outline.items if item.name and item.column is None}
+        for item in [*self.outline.items, *self.outline.grouped]:
+            column = item.column
+            if column is None or column[0] or column[1].lower() in given | WITHOUT_BRACKETS | WINDOWS:
+                continue
+            if item.tokens[0].lower == "all":
+                continue
+            if all(shape.missing(column[1]) for shape in tables.values()):
+                names = [name for shape in tables.values() for name in shape.columns or ()]
+                raise self._no_column(item.tokens[0], column[1], names)
+
+    def _check_qualified(self) -> None:
+        tokens = self.outline.tokens
+        aliases = [source.alias.lower() for source in self.outline.sources]
+        shapes = {
+            source.alias.lower(): self.inputs[source.name]
+            for source in self.outline.sources
+            if source.name in self.inputs and aliases.count(source.alias.lower()) == 1
+        }
+        columns = {name.lower() for shape in self.inputs.values() for name in shape.columns or ()}
+        for index in range(1, len(tokens) - 2):
+            before, alias, dot, name = tokens[index - 1 : index + 3]
+            in_from = before.lower in {"from", "join"} or (
+                before.text == "," and self.outline.in_from(index - 1)
+            )
+            if dot.text != "." or before.text == "." or in_from or not name.is_name:
+                continue
+            shape = shapes.get(alias.text.lower()) if alias.is_name else None
+            if shape is not None and alias.text.lower() not in columns and shape.missing(name.text):
+                raise self._no_column(alias, name.text, list(shape.columns or ()))
+
+    def _no_column(self, token: Token, name: str, names: list[str]) -> UsageError:
+        return UsageError(
+            f"{self.view}: there is no column {name!r}",
+            got=self._at(token),
+            hint=nearest(name, names),
+        )
+
+    def _columns(self) -> dict[str, str] | None:
+        """The columns of the result, if all their names are known."""
+        found: dict[str, str] = {}
+        for item in self.outline.items:
+            if item.is_star:
+                tables = self._tables or {}
+                shape = next(iter(tables.values())) if len(tables) == 1 and len(item.tokens) == 1 else None
+                if shape is None or shape.columns is None:
+                    return None
+                found |= shape.columns
+            elif item.name:
+                found[item.name] = self._kind(item)
+            elif item.call not in AGGREGATES:
+                return None
+        return found or None
+
+    def _kind(self, item: Item) -> str:
+        if item.call in WINDOWS:
+            return WINDOW
+        calls = {token.lower for token, _ in self.outline.calls()}
+        if not self.table and any(
+            token.lower in AGGREGATES and following.text == "("
+            for token, following in zip(item.tokens, item.tokens[1:], strict=False)
+        ):
+            return AGGREGATE if "select" not in {token.lower for token in item.tokens} else UNKNOWN
+        column = item.column
+        tables = self._tables
+        if column is None or tables is None or (calls & WINDOWS and column[1].lower() in WINDOWS):
+            return UNKNOWN
+        shapes = [tables[column[0]]] if column[0] in tables else list(tables.values())
+        kinds = {shape.kind(column[1]) for shape in shapes if shape.columns and column[1] in shape.columns}
+        return kinds.pop() if len(kinds) == 1 else UNKNOWN
+
+    @staticmethod
+    def _may_have(shape: Shape, name: str) -> bool:
+        return shape.columns is None or not shape.missing(name)

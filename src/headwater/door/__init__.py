@@ -1,0 +1,1 @@
+"""The ways in and out, one room for each protocol."""

@@ -1,0 +1,1 @@
+"""The Kafka listener: sockets to requests of the log, and answers back."""

@@ -1,0 +1,1 @@
+"""How far views and sinks are, read from the log alone."""

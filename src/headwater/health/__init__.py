@@ -1,0 +1,1 @@
+"""Which parts of an application work, which do not, since when and why."""

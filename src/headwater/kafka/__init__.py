@@ -1,1 +1,0 @@
-"""The door to the log: sockets to requests, in the Kafka protocol."""

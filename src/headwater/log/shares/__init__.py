@@ -1,0 +1,1 @@
+"""Share groups on the log: their durable state, and records of partitions for their members."""

@@ -1,0 +1,126 @@
+"""The records of share groups in their internal topic: snapshots of share partitions, updates, and settings.
+
+    key [0, group, topic id, partition]          a snapshot: all runs of a share partition
+    key [1, group, topic id, partition, slot]    what has changed since a snapshot
+    key [2, group]                               the settings of a group
+
+Keys and values are msgpack. A snapshot has an epoch, which its updates repeat: an update of another epoch
+does not count. Within an epoch each update has a slot to itself, and the next epoch uses the slots again. So
+compaction, which keeps the newest record of each key, keeps all that counts and a bounded rest.
+"""
+
+import uuid
+from typing import NamedTuple
+
+import msgspec
+
+from headwater.decoders import from_msgpack
+from headwater.errors import UsageError
+from headwater.formats import SHARE_STATE
+from headwater.queue.run import DeliveryState, Run
+
+__all__ = [
+    "SETTINGS",
+    "SNAPSHOT",
+    "UPDATE",
+    "ShareKey",
+    "ShareRecord",
+    "decode_key",
+    "decode_settings",
+    "decode_value",
+    "key_of",
+    "settings_key",
+    "settings_value",
+    "slot_key",
+    "value_of",
+]
+
+SNAPSHOT, UPDATE, SETTINGS = 0, 1, 2
+WHERE = "a record of __share_group_state"
+
+
+class ShareKey(NamedTuple):
+    """One partition in one group."""
+
+    group: str
+    topic_id: uuid.UUID
+    partition: int
+
+
+class ShareRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A snapshot or an update."""
+
+    format: int
+    epoch: int
+    start: int
+    runs: list[tuple[int, int, int, int, int]]
+    """First and last offset, state, deliveries, size of the first delivery."""
+
+    def decoded_runs(self) -> list[Run]:
+        return [
+            Run(first, last, DeliveryState(state), deliveries, size)
+            for first, last, state, deliveries, size in self.runs
+        ]
+
+
+class _Key(msgspec.Struct, frozen=True, array_like=True):
+    kind: int
+    group: str
+    topic_id: bytes = b""
+    partition: int = 0
+    slot: int = 0
+
+
+class _Settings(msgspec.Struct, frozen=True, array_like=True):
+    format: int
+    config: dict[str, str]
+
+
+class _Format(msgspec.Struct, frozen=True, array_like=True):
+    format: int
+
+
+def key_of(key: ShareKey) -> bytes:
+    return msgspec.msgpack.encode((SNAPSHOT, key.group, key.topic_id.bytes, key.partition))
+
+
+def slot_key(key: ShareKey, slot: int) -> bytes:
+    return msgspec.msgpack.encode((UPDATE, key.group, key.topic_id.bytes, key.partition, slot))
+
+
+def settings_key(group: str) -> bytes:
+    return msgspec.msgpack.encode((SETTINGS, group))
+
+
+def value_of(epoch: int, start: int, runs: list[Run]) -> bytes:
+    compact = [(run.first, run.last, int(run.state), run.deliveries, run.batch_size) for run in runs]
+    return msgspec.msgpack.encode(ShareRecord(SHARE_STATE.newest, epoch, start, compact))
+
+
+def settings_value(config: dict[str, str]) -> bytes:
+    return msgspec.msgpack.encode(_Settings(SHARE_STATE.newest, config))
+
+
+def decode_key(data: bytes) -> tuple[int, ShareKey, int]:
+    """The kind, the share partition and the slot; settings have a group only.
+
+    Raises UsageError for a kind that only a newer version can have written.
+    """
+    key = from_msgpack(data, _Key)
+    if key.kind not in {SNAPSHOT, UPDATE, SETTINGS}:
+        what = f"{WHERE} was written by a newer Headwater"
+        hint = f"install that version again, or {SHARE_STATE.remedy}"
+        raise UsageError(what, got=f"a key of kind {key.kind}", expected=f"at most {SETTINGS}", hint=hint)
+    topic_id = uuid.UUID(bytes=key.topic_id) if key.topic_id else uuid.UUID(int=0)
+    return key.kind, ShareKey(key.group, topic_id, key.partition), key.slot
+
+
+def decode_value(data: bytes) -> ShareRecord:
+    """Raises UsageError if a newer version has written it."""
+    SHARE_STATE.check(from_msgpack(data, _Format).format, WHERE)
+    return from_msgpack(data, ShareRecord)
+
+
+def decode_settings(data: bytes) -> dict[str, str]:
+    SHARE_STATE.check(from_msgpack(data, _Format).format, WHERE)
+    return from_msgpack(data, _Settings).config

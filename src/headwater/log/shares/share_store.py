@@ -1,0 +1,201 @@
+"""ShareStore: what share groups must not forget, as records of an internal topic.
+
+The topic has the guarantees of every other one, and is there only if a share group is used. Deliveries are
+stored as well as acknowledgements, so a record is never delivered more often than its group allows, also if
+the broker is killed in between.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from headwater.clock import Clock
+from headwater.errors import RequestError
+from headwater.log.shares.share_record import (
+    SETTINGS,
+    SNAPSHOT,
+    ShareKey,
+    ShareRecord,
+    decode_key,
+    decode_settings,
+    decode_value,
+    key_of,
+    settings_key,
+    settings_value,
+    slot_key,
+    value_of,
+)
+from headwater.log.storage.partition import Partition, read_all
+from headwater.queue.run import Run
+from headwater.queue.runs import Runs
+from headwater.queue.share_partition import SharePartition
+from headwater.record import Record, encode_batch
+
+__all__ = ["SHARES_TOPIC", "ShareStore", "Stored"]
+
+logger = logging.getLogger(__name__)
+
+SHARES_TOPIC = "__share_group_state"
+UPDATES_MAX = 64
+"""After that many updates of a share partition comes a snapshot."""
+BATCH_BYTES_MAX = 1 << 19
+"""Half of what a message may be. A snapshot of as many locks as a group may hold takes less."""
+
+
+@dataclass(slots=True)
+class Stored:
+    """What the log has of one share partition."""
+
+    epoch: int
+    start: int
+    runs: Runs | None
+    """Until it is taken over at the start of the broker."""
+    updates: int = 0
+
+
+class ShareStore:
+    """Reads everything at a start, then only writes. The event loop owns it."""
+
+    def __init__(self, existing: Partition | None, create: Callable[[], Partition], clock: Clock) -> None:
+        self._partition = existing
+        self._create = create
+        self._clock = clock
+        self._stored: dict[ShareKey, Stored] = {}
+        self._slots: dict[ShareKey, int] = {}
+        """How many slots of each share partition were ever used."""
+        self.settings: dict[str, dict[str, str]] = {}
+        """Of each group that has any."""
+        if existing is not None:
+            self._load(existing)
+
+    @property
+    def is_offline(self) -> bool:
+        return self._partition is not None and self._partition.offline
+
+    def take_recovered(self) -> dict[ShareKey, tuple[int, list[Run]]]:
+        """Start and runs of all share partitions, once, at a start."""
+        recovered = {}
+        for key, stored in self._stored.items():
+            recovered[key] = stored.start, list(stored.runs or ())
+            stored.runs = None
+        return recovered
+
+    def store(self, partitions: Mapping[ShareKey, SharePartition], *, whole: bool = False) -> None:
+        """Appends what has changed; it is durable with the next sync. ``whole`` stores all of it."""
+        now = self._clock.now_ms()
+        records = []
+        for key, partition in partitions.items():
+            encoded = self._encode(key, partition, whole=whole)
+            if encoded is not None:
+                records.append(Record(*encoded, (), now))
+        try:
+            self._append(records)
+        except RequestError:
+            for key in partitions:  # whether the log has the last snapshot is unknown, so another one is next
+                self._stored[key].updates = UPDATES_MAX
+            raise
+
+    def configure(self, group: str, config: dict[str, str]) -> None:
+        """Stores the settings of a group."""
+        value = settings_value(config) if config else None
+        self._append([Record(settings_key(group), value, (), self._clock.now_ms())])
+        self.settings.pop(group, None)
+        if config:
+            self.settings[group] = config
+
+    def forget(self, keys: Iterable[ShareKey]) -> None:
+        """Deletes share partitions; if it cannot be stored, they are known as before, for another attempt."""
+        now = self._clock.now_ms()
+        records: list[Record] = []
+        forgotten = list(keys)
+        for key in forgotten:
+            if key in self._stored:
+                records.append(Record(key_of(key), None, (), now))
+            slots = range(self._slots.get(key, 0))
+            records += [Record(slot_key(key, slot), None, (), now) for slot in slots]
+        self._append(records)
+        for key in forgotten:
+            self._stored.pop(key, None)
+            self._slots.pop(key, None)
+
+    def _encode(self, key: ShareKey, partition: SharePartition, *, whole: bool) -> tuple[bytes, bytes] | None:
+        """A snapshot or an update; None if nothing has changed that matters after a restart."""
+        stored = self._stored.setdefault(key, Stored(0, partition.start, None))
+        changes = partition.take_changes()
+        if whole or not stored.epoch or stored.updates >= UPDATES_MAX:
+            stored.epoch += 1
+            stored.updates = 0
+            return key_of(key), value_of(stored.epoch, partition.start, partition.runs)
+        if not changes:
+            return None
+        slot = stored.updates
+        stored.updates += 1
+        self._slots[key] = max(self._slots.get(key, 0), stored.updates)
+        return slot_key(key, slot), value_of(stored.epoch, partition.start, changes)
+
+    def _append(self, records: list[Record]) -> None:
+        if not records:
+            return
+        if self._partition is None:
+            self._partition = self._create()
+        batch: list[Record] = []
+        size = 0
+        for record in records:
+            record_bytes = len(record.value or b"") + len(record.key or b"")
+            if batch and size + record_bytes > BATCH_BYTES_MAX:
+                self._append_batch(batch)
+                batch, size = [], 0
+            batch.append(record)
+            size += record_bytes
+        if batch:
+            self._append_batch(batch)
+
+    def _append_batch(self, records: list[Record]) -> None:
+        assert self._partition is not None  # noqa: S101  made by the caller
+        data = memoryview(bytearray(encode_batch(records)))
+        self._partition.append(data, now_ms=self._clock.now_ms(), sequenced=False)
+
+    # ---- reading ---------------------------------------------------------------------------------------
+
+    def _load(self, partition: Partition) -> None:
+        for _, records in read_all(partition):
+            for record in records:
+                try:
+                    self._load_record(record)
+                except (msgspec.MsgspecError, ValueError) as error:
+                    logger.warning(
+                        "%s: the record at offset %d cannot be read: %s", SHARES_TOPIC, record.offset, error
+                    )
+
+    def _load_record(self, record: Record) -> None:
+        kind, key, slot = decode_key(record.key or b"")
+        if kind == SETTINGS:
+            config = None if record.value is None else decode_settings(record.value)
+            self.settings.pop(key.group, None)
+            if config is not None:
+                self.settings[key.group] = config
+        elif kind == SNAPSHOT:
+            self._load_snapshot(key, record.value)
+        elif record.value is not None:
+            self._slots[key] = max(self._slots.get(key, 0), slot + 1)
+            self._load_update(key, slot, decode_value(record.value))
+
+    def _load_snapshot(self, key: ShareKey, value: bytes | None) -> None:
+        if value is None:
+            self._stored.pop(key, None)
+            return
+        snapshot = decode_value(value)
+        runs = Runs(snapshot.start, snapshot.decoded_runs())
+        self._stored[key] = Stored(snapshot.epoch, snapshot.start, runs)
+
+    def _load_update(self, key: ShareKey, slot: int, update: ShareRecord) -> None:
+        stored = self._stored.get(key)
+        if stored is None or stored.runs is None or update.epoch != stored.epoch:
+            return
+        stored.updates = slot + 1
+        for run in update.decoded_runs():
+            stored.runs.write(run)
+        stored.runs.drop_before(update.start)
+        stored.start = stored.runs.start

@@ -1,0 +1,372 @@
+"""Shares: the share groups of a broker. Brings their state machines, the log, the disk and the time together.
+
+What a member does to records is stored before it is answered, and undone if it cannot be stored. Members and
+sessions are not stored: after a restart, members join again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from headwater.clock import Clock
+from headwater.errors import ErrorCode, RequestError
+from headwater.log.shares.open_share import OpenShare
+from headwater.log.shares.reading import Delivery, deliver, readable_to
+from headwater.log.shares.share_record import ShareKey
+from headwater.log.shares.share_store import ShareStore
+from headwater.log.storage.catalog import Catalog
+from headwater.log.storage.partition import Partition
+from headwater.queue.acknowledgement import AckBatch
+from headwater.queue.share_config import EARLIEST, ShareConfig, parse_share_config
+from headwater.queue.share_group import Heartbeat, HeartbeatAnswer, ShareGroup, Topology
+from headwater.queue.share_partition import Copy, SharePartition, Wish
+from headwater.queue.share_session import Place, ShareSession, ShareSessions
+
+__all__ = ["Shares"]
+
+logger = logging.getLogger(__name__)
+
+
+class Shares:
+    """All share groups. The event loop owns it."""
+
+    def __init__(self, store: ShareStore, catalog: Catalog, clock: Clock) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[str, dict[Place, OpenShare]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._configs: dict[str, ShareConfig] = {
+            group: _parsed(group, config) for group, config in store.settings.items()
+        }
+        self.groups: dict[str, ShareGroup] = {}
+        """The groups that have members, or had some in this run."""
+        self.sessions = ShareSessions()
+        self._unstored: list[OpenShare] = []
+        """What a start has changed and could not store."""
+        self._recover()
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the state of groups can no longer be stored."""
+        return self._store.is_offline
+
+    # ---- groups and their settings ---------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """All groups that have members or records."""
+        return list(dict.fromkeys([*self.groups, *self._open]))
+
+    def has(self, group: str) -> bool:
+        return group in self.groups or group in self._open
+
+    def members(self, group: str) -> int:
+        return len(self.groups[group].members) if group in self.groups else 0
+
+    def config(self, group: str) -> ShareConfig:
+        return self._configs.get(group, _DEFAULTS)
+
+    def settings(self, group: str) -> dict[str, str]:
+        """The settings of a group that differ from the defaults."""
+        return dict(self._store.settings.get(group, {}))
+
+    def configured(self) -> list[str]:
+        """The groups that have settings."""
+        return list(self._store.settings)
+
+    def configure(self, group: str, config: dict[str, str], *, dry_run: bool = False) -> None:
+        """Replaces the settings of a group, which need not have members yet."""
+        parsed = parse_share_config(config)
+        if not dry_run:
+            self._store.configure(group, config)
+            self._configs[group] = parsed
+
+    def heartbeat(self, group_id: str, request: Heartbeat) -> HeartbeatAnswer:
+        """The answer to a member; settles the group's timer."""
+        group = self.groups.get(group_id)
+        if group is None:
+            if request.epoch != 0:
+                what = f"{request.member_id} is not a member of {group_id}"
+                raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, what)
+            group = ShareGroup(group_id)
+        now = self._clock.monotonic()
+        answer = group.heartbeat(request, now, self.config(group_id), self._topology)
+        self.groups[group_id] = group
+        self._settle(group)
+        return answer
+
+    def _topology(self, names: Iterable[str]) -> Topology:
+        topics = {name: self._catalog.topics.get(name) for name in names}
+        return {
+            name: (topic.id, len(topic.partitions))
+            for name, topic in topics.items()
+            if topic is not None and not topic.internal
+        }
+
+    def _settle(self, group: ShareGroup) -> None:
+        timer = self._timers.pop(group.id, None)
+        if timer is not None:
+            timer.cancel()
+        deadline = group.deadline()
+        if deadline is not None:
+            delay = max(deadline - self._clock.monotonic(), 0)
+            self._timers[group.id] = self._loop.call_later(delay, self._expire_members, group)
+
+    def _expire_members(self, group: ShareGroup) -> None:
+        for member in group.expire(self._clock.monotonic()):
+            logger.info("share group %s: member %s has sent no heartbeat and is removed", group.id, member)
+        self._settle(group)
+
+    # ---- partitions ------------------------------------------------------------------------------------
+
+    def open(self, group: str, place: Place) -> OpenShare:
+        """A partition in a group; at its first use the start offset is decided and stored."""
+        shares = self._open.get(group, {})
+        share = shares.get(place)
+        if share is not None:
+            return share
+        log = self._partition(place)
+        start = _first_offset(log, self.config(group), self._clock.now_ms())
+        key = ShareKey(group, *place)
+        share = OpenShare(key, SharePartition(start), log)
+        self._store.store({key: share.state})
+        self._open.setdefault(group, {})[place] = share
+        return share
+
+    def opened(self, group: str) -> Mapping[Place, OpenShare]:
+        """The partitions that were used in a group."""
+        return self._open.get(group, {})
+
+    def may_deliver(self, share: OpenShare) -> bool:
+        """Whether it is worth a look: something is available or new, or can no longer be read."""
+        if share.is_closed or share.log.offline:
+            return True
+        config = self.config(share.key.group)
+        offset = share.state.next_offset(config)
+        return offset is not None and offset < readable_to(share.log, config)
+
+    def deliver(self, share: OpenShare, wish: Wish, *, bytes_max: int, is_first: bool) -> Delivery:
+        """Locks records for a member. To be followed by ``store``."""
+        if share.is_closed:
+            what = f"group {share.key.group} has forgotten {share.log.name}"
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what)
+        config, now = self.config(share.key.group), self._clock.monotonic()
+        limits = {"bytes_max": bytes_max, "is_first": is_first, "now": now}
+        return deliver(share.state, share.log, wish, config, **limits)  # type: ignore[arg-type]
+
+    def acknowledge(
+        self, group: str, place: Place, member: str, batches: Sequence[AckBatch]
+    ) -> tuple[OpenShare, Copy]:
+        """Settles, releases or renews what a member holds. To be followed by ``store``.
+
+        Returns the share partition, and how it was before.
+        """
+        share = self._open.get(group, {}).get(place)
+        if share is None:
+            self._partition(place)
+            what = f"group {group} has delivered nothing of this partition"
+            raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
+        copy = share.state.copy()
+        share.state.drop_before(share.log.log_start_offset)
+        config = self.config(share.key.group)
+        share.state.acknowledge(member, batches, config, self._clock.monotonic())
+        return share, copy
+
+    def store(self, shares: Collection[OpenShare]) -> None:
+        """Stores what was done to share partitions, and sets their timers.
+
+        Raises RequestError if it cannot be stored: the caller undoes it then.
+        """
+        self._store.store({share.key: share.state for share in shares})
+        for share in shares:
+            self._watch(share)
+
+    def release(self, session: ShareSession) -> None:
+        """Ends a session: what its member holds is available to others."""
+        self.sessions.end(session)
+        config = self.config(session.group)
+        released = [
+            share
+            for share in self._open.get(session.group, {}).values()
+            if share.state.release(session.member, config)
+        ]
+        self._store_released(released)
+
+    def begin_session(self, group: str, member: str, connection: object) -> ShareSession:
+        """A new session, in place of the member's former one.
+
+        If there are too many, one that was silent for longer than its group allows members to be ends.
+        """
+        now = self._clock.monotonic()
+        former = self.sessions.get(group, member)
+        if former is not None and former.connection is not connection:
+            self.release(former)
+        silent = self.sessions.silent_longest() if self.sessions.is_full else None
+        if silent is not None and silent.used + self.config(silent.group).session_timeout_ms / 1000 < now:
+            self.release(silent)
+        return self.sessions.begin(group, member, connection, now)
+
+    def next_session(self, group: str, member: str, epoch: int, connection: object) -> ShareSession:
+        """The session of a request that continues it."""
+        return self.sessions.next(group, member, epoch, connection, self._clock.monotonic())
+
+    def disconnect(self, connection: object) -> None:
+        """Ends the sessions of a connection that is lost."""
+        for session in self.sessions.of_connection(connection):
+            self.release(session)
+
+    def _store_released(self, shares: list[OpenShare]) -> None:
+        """On a full disk a release is not stored: a restart releases everything anyway."""
+        if not shares:
+            return
+        with contextlib.suppress(RequestError):
+            self._store.store({share.key: share.state for share in shares})
+        for share in shares:
+            self._watch(share)
+            share.wake()
+
+    def _watch(self, share: OpenShare) -> None:
+        """Sets the timer of a share partition, unless one that is set ends earlier."""
+        deadline = share.state.deadline
+        if deadline is None or (share.timer is not None and share.timer_deadline <= deadline):
+            return
+        if share.timer is not None:
+            share.timer.cancel()
+        share.timer_deadline = deadline
+        delay = max(deadline - self._clock.monotonic(), 0)
+        share.timer = self._loop.call_later(delay, self._expire_locks, share)
+
+    def _expire_locks(self, share: OpenShare) -> None:
+        share.timer = None
+        if share.state.expire(self._clock.monotonic(), self.config(share.key.group)):
+            self._store_released([share])
+        self._watch(share)
+
+    def _partition(self, place: Place) -> Partition:
+        topic = self._catalog.by_id.get(place[0])
+        if topic is None:
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {place[0]} does not exist")
+        if topic.internal:
+            raise RequestError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")
+        return self._catalog.partition(topic.name, place[1])
+
+    # ---- administration --------------------------------------------------------------------------------
+
+    def move(self, group: str, offsets: Mapping[Place, int]) -> None:
+        """Begins at other offsets, with nothing known of what follows; the group has no members."""
+        for place, offset in offsets.items():
+            share = self._open.get(group, {}).get(place)
+            log = self._partition(place)
+            state = SharePartition(offset)
+            key = ShareKey(group, *place)
+            self._store.store({key: state}, whole=True)
+            self._close(share)
+            self._open.setdefault(group, {})[place] = OpenShare(key, state, log)
+
+    def forget(self, group: str, topic_id: uuid.UUID | None = None) -> None:
+        """Forgets a group, or what it has of a topic."""
+        shares = self._open.get(group, {})
+        chosen = [share for share in shares.values() if topic_id in {None, share.key.topic_id}]
+        self._store.forget([share.key for share in chosen])
+        for share in chosen:
+            self._close(share)
+            del shares[share.key.topic_id, share.key.partition]
+        if not shares:
+            self._open.pop(group, None)
+        if topic_id is None and not self.members(group):
+            self.groups.pop(group, None)
+        elif not self.has(group):
+            self.groups[group] = ShareGroup(group)
+
+    def forget_topic(self, topic_id: uuid.UUID) -> None:
+        """Forgets a topic that is deleted, in all groups. A full disk is retried by the next start."""
+        with contextlib.suppress(RequestError):
+            for group in list(self._open):
+                if any(place[0] == topic_id for place in self._open[group]):
+                    self.forget(group, topic_id)
+
+    def expire(self) -> None:
+        """Forgets groups that have neither members nor records."""
+        self._store_recovered()
+        for name in [name for name in self.groups if not self.members(name) and name not in self._open]:
+            del self.groups[name]
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        for shares in self._open.values():
+            for share in shares.values():
+                self._close(share)
+
+    def _close(self, share: OpenShare | None) -> None:
+        if share is None:
+            return
+        share.is_closed = True
+        if share.timer is not None:
+            share.timer.cancel()
+            share.timer = None
+
+    def _recover(self) -> None:
+        """At a start: opens what is stored, without the partitions that are gone or were in memory only."""
+        lost = []
+        for key, (start, runs) in self._store.take_recovered().items():
+            topic = self._catalog.by_id.get(key.topic_id)
+            if topic is None or not topic.parsed.headwater_durable or key.partition >= len(topic.partitions):
+                lost.append(key)
+                continue
+            log = topic.partitions[key.partition]
+            config = self.config(key.group)
+            state = SharePartition.recover(start, runs, config)
+            share = OpenShare(key, state, log)
+            is_changed = any(run.is_last_delivery(config.delivery_count_limit) for run in runs)
+            if not log.offline and state.drop_from(log.high_watermark):
+                logger.warning("%s: share group %s was ahead of the log", log.name, key.group)
+                is_changed = True
+            if is_changed:
+                self._unstored.append(share)
+            self._open.setdefault(key.group, {})[key.topic_id, key.partition] = share
+        self._store_recovered()
+        try:
+            self._store.forget(lost)
+        except RequestError as refused:
+            logger.warning("share groups keep deleted topics until the disk has space: %s", refused)
+
+    def _store_recovered(self) -> None:
+        """Stores what a start has changed; a full disk is retried in each round of retention."""
+        for share in list(self._unstored):
+            try:
+                if not share.is_closed:
+                    self._store.store({share.key: share.state}, whole=True)
+            except RequestError as refused:
+                logger.warning(
+                    "%s: share group %s is not stored: %s", share.log.name, share.key.group, refused
+                )
+                return
+            self._unstored.remove(share)
+
+
+_DEFAULTS = ShareConfig()
+
+
+def _parsed(group: str, config: Mapping[str, str]) -> ShareConfig:
+    """The stored settings of a group, or the defaults if this version cannot use them."""
+    try:
+        return parse_share_config(config)
+    except RequestError as refused:
+        logger.warning("share group %s has the default settings: %s", group, refused)
+        return _DEFAULTS
+
+
+def _first_offset(log: Partition, config: ShareConfig, now_ms: int) -> int:
+    """Where a group begins that has not used a partition before."""
+    log.check_online()
+    if config.auto_offset_reset == EARLIEST:
+        return log.log_start_offset
+    if config.reset_age_ms is not None:
+        record = log.find_time(now_ms - config.reset_age_ms)
+        if record is not None:
+            return record.offset
+    return log.high_watermark

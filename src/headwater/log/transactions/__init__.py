@@ -1,0 +1,1 @@
+"""Producers and transactions: sequence numbers, epochs, markers."""

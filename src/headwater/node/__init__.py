@@ -1,0 +1,1 @@
+"""The composition root: settings and an application in, supervised processes out."""

@@ -1,0 +1,1 @@
+"""Looking after views: check, rebuild, reset, scale, back up, inspect."""

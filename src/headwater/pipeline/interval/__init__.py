@@ -1,0 +1,1 @@
+"""Two streams joined within a time bound."""

@@ -1,0 +1,1 @@
+"""The last operator of every view: which rows have changed, are complete or have expired."""

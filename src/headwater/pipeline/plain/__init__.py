@@ -1,1 +1,0 @@
-"""A view computed by Spark's plain operators, for a check that shares no code with the operators that it checks."""

@@ -1,0 +1,1 @@
+"""SQL over tables: Spark's analyzed plan rewritten into the operators."""

@@ -1,0 +1,1 @@
+"""Operators over rows that are inserted and retracted: changelog, join, group, valid."""

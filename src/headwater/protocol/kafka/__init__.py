@@ -1,0 +1,1 @@
+"""Kafka's messages as data, and the compiled functions that read and write them."""

@@ -1,0 +1,66 @@
+"""Acknowledgements: what a member says about the records that it holds, and whether it is well formed."""
+
+import enum
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from headwater.errors import ErrorCode, RequestError
+
+__all__ = ["AckBatch", "AckType", "check_batches"]
+
+
+class AckType(enum.IntEnum):
+    """Kafka's numbers."""
+
+    GAP = 0
+    """Nothing is at this offset."""
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+class AckBatch(NamedTuple):
+    """Consecutive offsets with one type for all, or one for each."""
+
+    first: int
+    last: int
+    types: Sequence[int]
+
+    def parts(self) -> Iterator[tuple[int, int, AckType]]:
+        """First and last offset of each part with one type."""
+        if len(self.types) == 1:
+            yield self.first, self.last, AckType(self.types[0])
+            return
+        at = self.first
+        for kind, group in itertools.groupby(self.types):
+            count = sum(1 for _ in group)
+            yield at, at + count - 1, AckType(kind)
+            at += count
+
+
+def check_batches(batches: Sequence[tuple[int, int, Sequence[int]]], *, renewing: bool) -> list[AckBatch]:
+    """The batches of one partition, in the order of their offsets; raises RequestError.
+
+    Only a request that is said to renew may hold renewals.
+    """
+    last_type = AckType.RENEW if renewing else AckType.REJECT
+    checked: list[AckBatch] = []
+    for first, last, types in batches:
+        if first < 0 or first > last or (checked and first < checked[-1].last):
+            raise _invalid(f"offsets {first} to {last} are not in order")
+        if checked and first == checked[-1].last:  # as in Kafka, which sees this only when it is acknowledged
+            what = f"offset {first} is acknowledged twice"
+            raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
+        if len(types) not in {1, last - first + 1}:
+            raise _invalid(f"{len(types)} types for offsets {first} to {last}, expected 1 or one for each")
+        kinds = set(types)
+        if not all(0 <= kind <= last_type for kind in kinds):
+            raise _invalid(f"types {sorted(kinds)}, expected 0 to {int(last_type)}")
+        checked.append(AckBatch(first, last, types))
+    return checked
+
+
+def _invalid(what: str) -> RequestError:
+    return RequestError(ErrorCode.INVALID_REQUEST, f"an acknowledgement has {what}")

@@ -1,0 +1,56 @@
+"""Run: consecutive offsets of a share partition that have the same state."""
+
+import enum
+from typing import NamedTuple
+
+__all__ = ["DeliveryState", "Run"]
+
+
+class DeliveryState(enum.IntEnum):
+    """What has become of a record.
+
+    Kafka's names for SETTLED are Acknowledged and Archived; no member gets such a record again.
+    """
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    SETTLED = 2
+
+
+class Run(NamedTuple):
+    """Offsets from ``first`` to ``last``, both included."""
+
+    first: int
+    last: int
+    state: DeliveryState
+    deliveries: int = 0
+    batch_size: int = 0
+    """With how many records it was delivered for the first time."""
+    member: str = ""
+    deadline: float = 0.0
+    """When the lock of the member ends."""
+
+    @property
+    def length(self) -> int:
+        return self.last - self.first + 1
+
+    def cut(self, first: int, last: int) -> "Run":
+        """Its part within a range, which overlaps with it."""
+        return self._replace(first=max(first, self.first), last=min(last, self.last))
+
+    def continues(self, other: "Run") -> bool:
+        """Whether it begins where another one ends, in the same state."""
+        return other.last + 1 == self.first and other[2:] == self[2:]
+
+    def is_last_delivery(self, deliveries_max: int) -> bool:
+        """Whether a member holds it that is the last one to get it."""
+        return self.state is DeliveryState.ACQUIRED and self.deliveries >= deliveries_max
+
+    def settled(self) -> "Run":
+        return Run(self.first, self.last, DeliveryState.SETTLED)
+
+    def released(self, deliveries_max: int) -> "Run":
+        """Available to all members again; settled if it has been delivered as often as is allowed."""
+        if self.deliveries >= deliveries_max:
+            return self.settled()
+        return Run(self.first, self.last, DeliveryState.AVAILABLE, self.deliveries, self.batch_size)

@@ -1,0 +1,170 @@
+"""The runs of one share partition: every offset from ``start`` to ``end`` is in exactly one of them.
+
+Neighbours in the same state are one run, and settled offsets at the front are dropped, so there are at most
+twice as many runs as records that are not settled.
+"""
+
+import bisect
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+from typing import NamedTuple
+
+from headwater.queue.run import DeliveryState, Run
+
+__all__ = ["Runs", "Snapshot", "join"]
+
+_first = attrgetter("first")
+
+
+class Snapshot(NamedTuple):
+    """A copy of all runs, to go back to."""
+
+    start: int
+    end: int
+    runs: list[Run]
+    unsettled: int
+    available_from: int
+
+
+class Runs:
+    """A sorted list of runs. One share partition owns it."""
+
+    def __init__(self, start: int, runs: Iterable[Run] = ()) -> None:
+        self.start = self.end = start
+        """The first offset that is not settled, and the first one of which nothing is known."""
+        self.unsettled = 0
+        """How many offsets between them are not settled."""
+        self._runs: list[Run] = []
+        self._available_from = start
+        """No available run begins before this."""
+        self._fill(start, runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def between(self, first: int, last: int) -> Iterator[Run]:
+        """The parts of runs within a range; the runs may be replaced meanwhile."""
+        index = self._index(first)
+        found = self._runs[index : self._index(last) + 1]
+        return (run.cut(first, last) for run in found if run.first <= last and run.last >= first)
+
+    def first_available(self) -> int | None:
+        """The first offset that is available."""
+        for index in range(self._index(self._available_from), len(self._runs)):
+            run = self._runs[index]
+            if run.state is DeliveryState.AVAILABLE:
+                self._available_from = run.first
+                return run.first
+        self._available_from = self.end
+        return None
+
+    def append(self, run: Run) -> None:
+        """Adds a run at the end; of a hole before it nothing is known, so its records are available."""
+        if run.first > self.end:
+            self.append(Run(self.end, run.first - 1, DeliveryState.AVAILABLE))
+        if not self._runs and run.state is DeliveryState.SETTLED:
+            self.start = self.end = run.last + 1
+            return
+        self.end = run.last + 1
+        self._count(run, 1)
+        if self._runs and run.continues(self._runs[-1]):
+            self._runs[-1] = self._runs[-1]._replace(last=run.last)
+        else:
+            self._runs.append(run)
+
+    def replace(self, first: int, last: int, change: Callable[[Run], Run]) -> list[Run]:
+        """Changes the parts of runs within a range; returns those that differ from before."""
+        low, high = self._index(first), self._index(last) + 1
+        pieces: list[Run] = []
+        changed: list[Run] = []
+        for run in self._runs[low:high]:
+            self._count(run, -1)
+            for piece in self._split(run, first, last, change, changed):
+                self._count(piece, 1)
+                join(pieces, piece)
+        if low and pieces and pieces[0].continues(self._runs[low - 1]):
+            low -= 1
+            pieces[0] = pieces[0]._replace(first=self._runs[low].first)
+        if high < len(self._runs) and pieces and self._runs[high].continues(pieces[-1]):
+            pieces[-1] = pieces[-1]._replace(last=self._runs[high].last)
+            high += 1
+        self._runs[low:high] = pieces
+        self._drop_settled()
+        return changed
+
+    def write(self, run: Run) -> None:
+        """Sets the state of a range, known or not: how stored changes are applied."""
+        if run.last < self.start:
+            return
+        known = run.cut(self.start, self.end - 1) if run.first < self.end else None
+        if known is not None:
+            self.replace(known.first, known.last, lambda part: run.cut(part.first, part.last))
+        if run.last >= self.end:
+            self.append(run._replace(first=self.end))
+
+    def drop_before(self, offset: int) -> None:
+        """Forgets everything before an offset, which becomes the start."""
+        if offset <= self.start:
+            return
+        end = max(self.end, offset)
+        self._fill(offset, [run.cut(offset, end) for run in self._runs if run.last >= offset])
+        self.end = end
+
+    def drop_from(self, offset: int) -> None:
+        """Forgets everything from an offset on: the log has lost what was there."""
+        if offset < self.end:
+            runs = [run.cut(self.start, offset - 1) for run in self._runs if run.first < offset]
+            self._fill(min(self.start, offset), runs)
+
+    def copy(self) -> Snapshot:
+        return Snapshot(self.start, self.end, self._runs.copy(), self.unsettled, self._available_from)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.start, self.end, self._runs, self.unsettled, self._available_from = snapshot
+
+    def _fill(self, start: int, runs: Iterable[Run]) -> None:
+        self.start = self.end = self._available_from = start
+        self.unsettled, self._runs = 0, []
+        for run in runs:
+            self.append(run)
+
+    def _index(self, offset: int) -> int:
+        """The index of the run that holds an offset, or would."""
+        return max(bisect.bisect_right(self._runs, offset, key=_first) - 1, 0)
+
+    def _split(
+        self, run: Run, first: int, last: int, change: Callable[[Run], Run], changed: list[Run]
+    ) -> Iterator[Run]:
+        if run.first > last or run.last < first:
+            yield run
+            return
+        if run.first < first:
+            yield run._replace(last=first - 1)
+        part = run.cut(first, last)
+        after = change(part)
+        if after != part:
+            changed.append(after)
+        yield after
+        if run.last > last:
+            yield run._replace(first=last + 1)
+
+    def _count(self, run: Run, sign: int) -> None:
+        if run.state is not DeliveryState.SETTLED:
+            self.unsettled += sign * run.length
+        if sign > 0 and run.state is DeliveryState.AVAILABLE:
+            self._available_from = min(self._available_from, run.first)
+
+    def _drop_settled(self) -> None:
+        if self._runs and self._runs[0].state is DeliveryState.SETTLED:
+            self.start = self._runs.pop(0).last + 1
+
+
+def join(runs: list[Run], run: Run) -> None:
+    """Adds a run to a list, as part of the last one if it continues it."""
+    if runs and run.continues(runs[-1]):
+        runs[-1] = runs[-1]._replace(last=run.last)
+    else:
+        runs.append(run)

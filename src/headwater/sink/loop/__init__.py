@@ -1,0 +1,1 @@
+"""The one consumer loop that keeps any store in sync with a topic."""

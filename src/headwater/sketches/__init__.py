@@ -1,0 +1,1 @@
+"""Sketches that Spark wrote, read and merged without Spark."""

@@ -1,0 +1,1 @@
+"""One SQLite file for each view: its writer, its readers, and its format."""

@@ -1,0 +1,369 @@
+"""A life of a share group in virtual time: members that fetch, acknowledge, hang and vanish, and a broker that is killed or loses power, against
+a model of what the members were answered.
+
+A life is drawn from its seed. After each answer the model says whether it may be; in the end one member takes all that is left, and every record is
+accounted for.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+from headwater.errors import ErrorCode
+from headwater.log.broker import Broker
+from headwater.log.shares import share_store
+from headwater.record import TRANSACTIONAL
+from simulation.model import Wrong
+from simulation.world import Disk, Loop, Time, world
+from support.protocol import Client
+from support.sharemember import ACCEPT, REJECT, RELEASE, RENEW, ShareMember, acquired, configure
+
+__all__ = ["live"]
+
+FOLDER = Path("/life")
+GROUP, TOPIC = "g", "t"
+MEMBERS = ("ada", "bo", "cy")
+STEPS = {
+    "produce": 10,
+    "transact": 3,
+    "fetch": 20,
+    "acknowledge": 18,
+    "close": 2,
+    "disconnect": 2,
+    "sleep": 8,
+    "hours": 2,
+    "kill": 2,
+    "power_cut": 2,
+    "restart": 1,
+    "in_flight": 4,
+    "full_disk": 1,
+}
+ANSWER_S = 600.0
+
+
+@dataclass
+class Known:
+    """What is known of one record."""
+
+    deliveries: int = 0
+    """The last delivery count that a member was answered."""
+    holder: str = ""
+    lock_s: float = 0.0
+    """When the lock of its holder ends."""
+    settled: bool = False
+    doubt: bool = False
+    """Whether an acknowledgement that settles it was sent and not answered."""
+
+
+@dataclass
+class Model:
+    """What the members were answered."""
+
+    limit: int
+    records: dict[tuple[int, int], Known] = field(default_factory=dict)
+    lost_fetches: int = 0
+    """Fetches that were not answered: each may have used up one delivery of any record."""
+
+    def deliver(
+        self, place: int, member: str, found: list[tuple[int, int, int]], now: float, lock_s: float
+    ) -> None:
+        for first, last, deliveries in found:
+            for offset in range(first, last + 1):
+                known = self.records.setdefault((place, offset), Known())
+                where = f"{TOPIC}-{place} at {offset}"
+                if known.settled:
+                    raise Wrong(f"{where} was settled, and is delivered to {member}")
+                if known.holder and known.holder != member and known.lock_s > now:
+                    raise Wrong(
+                        f"{where} is with {known.holder} until {known.lock_s}, and with {member} at {now}"
+                    )
+                if not known.deliveries < deliveries <= self.limit:
+                    raise Wrong(f"{where} has delivery {deliveries} after {known.deliveries} of {self.limit}")
+                known.deliveries, known.holder, known.lock_s = deliveries, member, now + lock_s
+
+    def let_go(self, member: str | None = None) -> None:
+        """A member, or each of them, holds nothing any more."""
+        for known in self.records.values():
+            if member in {None, known.holder}:
+                known.holder = ""
+
+    def held(self, member: str, place: int) -> list[int]:
+        return sorted(o for (p, o), known in self.records.items() if p == place and known.holder == member)
+
+
+class ShareLife:
+    """The broker, the members, and what they were answered."""
+
+    def __init__(self, loop: Loop, seed: int) -> None:
+        self.loop, self.clock, self.disk = loop, Time(loop), Disk()
+        self.chance = random.Random(seed)
+        self.partitions = self.chance.choice((1, 1, 2))
+        self.lock_s = self.chance.choice((1, 5, 30))
+        self.model = Model(self.chance.choice((2, 3, 5, 10)))
+        self.strict = self.chance.random() < 0.4
+        self.committed = self.chance.random() < 0.5
+        self.done = Counter[str]()
+
+    async def go(self, steps: int) -> None:
+        await self.open()
+        await self.configure()
+        for _ in range(steps):
+            kind = self.chance.choices(list(STEPS), weights=list(STEPS.values()))[0]
+            self.done[kind] += 1
+            await getattr(self, f"step_{kind}")()
+        await self.drain()
+
+    # ---- the broker --------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        self.broker = Broker(FOLDER, disk=self.disk, clock=self.clock, retention_interval_s=3600.0)
+        if TOPIC not in self.broker.catalog.topics:
+            self.broker.catalog.create(
+                TOPIC, self.partitions, {"segment.bytes": "3000", "retention.ms": "-1"}
+            )
+        self.clients = {name: Client(self.broker) for name in MEMBERS}
+        self.members = {name: ShareMember(client, name, GROUP) for name, client in self.clients.items()}
+
+    async def configure(self) -> None:
+        code = await configure(
+            self.clients["ada"],
+            GROUP,
+            auto_offset_reset="earliest",
+            delivery_count_limit=str(self.model.limit),
+            record_lock_duration_ms=str(self.lock_s * 1000),
+            partition_max_record_locks="100",
+            isolation_level="read_committed" if self.committed else "read_uncommitted",
+        )
+        if code:
+            raise Wrong(f"settings are refused: {ErrorCode(code).name}")
+        await self.broker.committed()
+
+    async def crash(self, disk: Disk) -> None:
+        """The process is gone, whatever it was doing."""
+        mine = asyncio.current_task()
+        for task in self.loop.tasks():
+            if task is not mine:
+                task.cancel()
+        await asyncio.sleep(0)
+        self.broker.shares.close()
+        for timer in self.broker._timers.values():
+            timer.cancel()
+        self.disk._locked.clear()
+        self.disk = disk
+        self.model.let_go()
+        await self.open()
+
+    async def step_kill(self) -> None:
+        await self.crash(self.disk.after_kill())
+
+    async def step_power_cut(self) -> None:
+        await self.crash(self.disk.after_power_cut(self.chance.getrandbits(32)))
+
+    async def step_restart(self) -> None:
+        await self.broker.close()
+        self.model.let_go()
+        await self.open()
+
+    async def step_full_disk(self) -> None:
+        """What cannot be stored is refused, and nothing of it has happened."""
+        self.disk.full_after_bytes = self.chance.choice((0, 50, 300))
+        for _ in range(self.chance.randint(1, 4)):
+            await getattr(self, self.chance.choice(("step_fetch", "step_acknowledge")))()
+        self.disk.full_after_bytes = None
+
+    # ---- traffic -----------------------------------------------------------------------------------------
+
+    async def within(self, asked: Coroutine):
+        async with asyncio.timeout(ANSWER_S):
+            return await asked
+
+    async def step_produce(self) -> None:
+        for _ in range(self.chance.randint(1, 4)):
+            place = self.chance.randrange(self.partitions)
+            values = [b"v"] * self.chance.choice((1, 1, 2, 7, 30))
+            part = await self.within(self.clients["ada"].produce(TOPIC, place, values))
+            if part.error_code:
+                raise Wrong(f"a batch is refused: {ErrorCode(part.error_code).name}")
+            for offset in range(part.base_offset, part.base_offset + len(values)):
+                self.model.records[place, offset] = Known()
+
+    async def step_transact(self) -> None:
+        """A transaction, which leaves a marker; the records of an aborted one are not for those who read committed ones."""
+        client, place = self.clients["ada"], self.chance.randrange(self.partitions)
+        answer = await self.within(
+            client.call("InitProducerId", 3, transactional_id="x", transaction_timeout_ms=60_000)
+        )
+        producer = {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+        topics = [{"name": TOPIC, "partitions": [place]}]
+        asked = {"v3_and_below_transactional_id": "x", "v3_and_below_topics": topics}
+        asked |= {f"v3_and_below_{key}": value for key, value in producer.items()}
+        await self.within(client.call("AddPartitionsToTxn", 3, **asked))
+        size, commit = self.chance.randint(1, 5), self.chance.random() < 0.5
+        batch = {**producer, "base_sequence": 0, "attributes": TRANSACTIONAL}
+        part = await self.within(client.produce(TOPIC, place, [b"t"] * size, **batch))
+        if part.error_code:
+            raise Wrong(f"a batch is refused: {ErrorCode(part.error_code).name}")
+        if commit or not self.committed:
+            for offset in range(part.base_offset, part.base_offset + size):
+                self.model.records[place, offset] = Known()
+        if self.chance.random() < 0.5:
+            await self.step_fetch()
+        await self.within(client.call("EndTxn", 3, transactional_id="x", committed=commit, **producer))
+
+    async def step_sleep(self) -> None:
+        await asyncio.sleep(self.chance.choice((0.01, 0.5, self.lock_s - 0.1, self.lock_s + 0.1)))
+
+    async def step_hours(self) -> None:
+        """Long enough for segments of states to be closed and compacted."""
+        await asyncio.sleep(self.chance.choice((1, 3)) * 3600.0)
+        if "__share_group_state" in self.broker.catalog.topics:
+            state = self.broker.catalog.topics["__share_group_state"].partitions[0]
+            self.done["compacted"] += state.cleaned_to > 0
+
+    async def step_fetch(self) -> None:
+        member = self.chance.choice(list(self.members.values()))
+        await self.fetch(member, acks={})
+
+    async def fetch(self, member: ShareMember, acks: dict[int, list], wait_ms: int = 0) -> int:
+        """Returns how many records came."""
+        places = [
+            {"partition_index": place, "acknowledgement_batches": acks.get(place, [])}
+            for place in range(self.partitions)
+        ]
+        answer = await self.within(
+            member.ask(
+                topics=[{"topic_id": member.topic_id(TOPIC), "partitions": places}],
+                max_records=self.chance.choice((1, 3, 10, 500)),
+                max_wait_ms=wait_ms,
+                share_acquire_mode=int(self.strict),
+            )
+        )
+        if answer.error_code:
+            member.epoch = 0
+            return 0
+        count = 0
+        for part in (part for topic in answer.responses for part in topic.partitions):
+            if part.error_code and self.disk.full_after_bytes is None:
+                raise Wrong(f"a fetch is refused: {part.error_message}")
+            found = acquired(part)
+            count += sum(last - first + 1 for first, last, _ in found)
+            self.model.deliver(part.partition_index, member.name, found, self.loop.elapsed, self.lock_s)
+        return count
+
+    async def step_acknowledge(self) -> None:
+        """Some of what a member holds, as far as it knows: each record in one way."""
+        member = self.chance.choice(list(self.members.values()))
+        if not member.epoch:
+            return
+        place = self.chance.randrange(self.partitions)
+        held = self.model.held(member.name, place)
+        chosen = [offset for offset in held if self.chance.random() < 0.8]
+        renewing = self.chance.random() < 0.2
+        kinds = [RENEW] if renewing else [ACCEPT, ACCEPT, ACCEPT, RELEASE, REJECT]
+        acks = [(offset, offset, self.chance.choice(kinds)) for offset in chosen]
+        if not acks:
+            return
+        for offset, _, kind in acks:
+            self.model.records[place, offset].doubt |= kind in {ACCEPT, REJECT}
+        asked = member.acknowledge(*acks, topic=TOPIC, partition=place, is_renew_ack=renewing)
+        code = await self.within(asked)
+        self.note(member, place, acks, code)
+
+    def note(self, member: ShareMember, place: int, acks: list[tuple[int, int, int]], code: int) -> None:
+        """What an answer to acknowledgements says of the records."""
+        over = any(self.model.records[place, o].lock_s <= self.loop.elapsed for o, _, _ in acks)
+        if code and not over and self.disk.full_after_bytes is None:
+            raise Wrong(f"{member.name}: acknowledgements are refused with {ErrorCode(code).name}")
+        for offset, _, kind in acks:
+            known = self.model.records[place, offset]
+            known.doubt = False
+            if code:
+                if over:
+                    known.holder = ""
+            elif kind == RENEW:
+                known.lock_s = self.loop.elapsed + self.lock_s
+            else:
+                known.holder = ""
+                known.settled = kind != RELEASE
+
+    async def step_close(self) -> None:
+        member = self.chance.choice(list(self.members.values()))
+        if member.epoch:
+            await self.within(member.ask(share_session_epoch=-1, topics=[]))
+            self.model.let_go(member.name)
+
+    async def step_disconnect(self) -> None:
+        name = self.chance.choice(MEMBERS)
+        self.broker.shares.disconnect(self.clients[name])
+        self.members[name].epoch = 0
+        self.model.let_go(name)
+
+    async def step_in_flight(self) -> None:
+        """The broker dies while requests are under way: they may have happened or not."""
+        tasks = []
+        for member in self.members.values():
+            asked = self.step_produce_lost() if self.chance.random() < 0.3 else self.lost_request(member)
+            tasks.append(asyncio.ensure_future(asked))
+        for _ in range(self.chance.randint(0, 12)):
+            await asyncio.sleep(0)
+        cut = self.chance.random() < 0.5
+        disk = self.disk.after_power_cut(self.chance.getrandbits(32)) if cut else self.disk.after_kill()
+        await self.crash(disk)
+
+    async def step_produce_lost(self) -> None:
+        await self.clients["ada"].produce(TOPIC, 0, [b"lost"])
+
+    async def lost_request(self, member: ShareMember) -> None:
+        place = self.chance.randrange(self.partitions)
+        held = self.model.held(member.name, place)
+        if held and member.epoch and self.chance.random() < 0.5:
+            for offset in held:
+                self.model.records[place, offset].doubt = True
+            acks = [(offset, offset, ACCEPT) for offset in held]
+            await member.acknowledge(*acks, topic=TOPIC, partition=place)
+        else:
+            self.model.lost_fetches += 1
+            parts = [{"partition_index": p} for p in range(self.partitions)]
+            await member.ask(
+                topics=[{"topic_id": member.topic_id(TOPIC), "partitions": parts}], max_wait_ms=100
+            )
+
+    # ---- the end -----------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """One member takes and accepts all that is left, and then every record is accounted for."""
+        await asyncio.sleep(self.lock_s + 1)
+        self.model.let_go()
+        member = self.members["ada"]
+        member.epoch, quiet = 0, 0
+        while quiet < 3:
+            count = await self.fetch(member, {}, wait_ms=100)
+            quiet = 0 if count else quiet + 1
+            for place in range(self.partitions):
+                acks = [(offset, offset, ACCEPT) for offset in self.model.held("ada", place)]
+                if acks:
+                    code = await self.within(member.acknowledge(*acks, topic=TOPIC, partition=place))
+                    self.note(member, place, acks, code)
+        for (place, offset), known in self.model.records.items():
+            used_up = known.deliveries + self.model.lost_fetches >= self.model.limit
+            if not (known.settled or known.doubt or used_up):
+                raise Wrong(f"{TOPIC}-{place} at {offset} is lost: {known}")
+        for (_, place), share in self.broker.shares.opened(GROUP).items():
+            if share.state.start != share.log.high_watermark:
+                raise Wrong(
+                    f"{TOPIC}-{place}: the group is at {share.state.start} of {share.log.high_watermark}"
+                )
+        await self.broker.close()
+
+
+def live(seed: int, steps: int) -> Counter[str]:
+    """Lives through the script of a seed; raises Wrong, or whatever the broker let escape."""
+    updates_max = random.Random(seed).choice((1, 3, 10, share_store.UPDATES_MAX))
+    with world(seed) as loop, mock.patch.object(share_store, "UPDATES_MAX", updates_max):
+        life = ShareLife(loop, seed)
+        loop.run_until_complete(life.go(steps))
+        return life.done

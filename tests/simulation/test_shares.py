@@ -1,0 +1,103 @@
+"""Lives of a share group in virtual time: nothing is lost, delivered too often, or with two members at once, whatever happens to the broker.
+
+QUEUE_LIVES sets how many lives of a hundred steps there are, QUEUE_SEED the first hundred of them. A life that fails is named by its seed.
+"""
+
+import logging
+import os
+from unittest import mock
+
+import pytest
+
+from headwater.door.kafka import share_fetch
+from headwater.log.shares import share_store
+from headwater.log.shares.share_store import ShareStore
+from headwater.queue import share_partition
+from headwater.queue.run import DeliveryState, Run
+from headwater.queue.share_partition import SharePartition
+from simulation.model import Wrong
+from simulation.shares import live
+
+STEPS = 100
+LIVES = int(os.environ.get("QUEUE_LIVES", "15"))
+FIRST = int(os.environ.get("QUEUE_SEED", "0")) * 100
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Full disks and torn tails are logged, thousands of times."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_no_record_is_lost_delivered_too_often_or_held_twice():
+    wrong = []
+    for seed in range(FIRST, FIRST + LIVES):
+        try:
+            live(seed, STEPS)
+        except Exception as error:  # noqa: BLE001  whatever a life ends with is its result
+            wrong.append(f"life {seed}: {error!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def answer_at_once(sharing, compose):
+    return share_fetch._answer(sharing, compose)
+
+
+def apply_any_epoch(store, key, slot, update):
+    if key in store._stored:
+        for run in update.decoded_runs():
+            store._stored[key].runs.write(run)
+
+
+def store_without_another_snapshot(store, partitions, *, whole=False):
+    pairs = [store._encode(key, partition, whole=whole) for key, partition in partitions.items()]
+    store._append([share_store.Record(*pair, (), store._clock.now_ms()) for pair in pairs if pair])
+
+
+expire = SharePartition.expire
+MUTATIONS = {
+    "an answer does not wait for the disk": (mock.patch.object(share_fetch, "_when_stored", answer_at_once),),
+    "updates of an earlier snapshot count": (mock.patch.object(ShareStore, "_load_update", apply_any_epoch),),
+    "what could not be stored is not undone": (mock.patch.object(SharePartition, "restore"),),
+    "after a failed write comes no snapshot": (
+        mock.patch.object(ShareStore, "store", store_without_another_snapshot),
+    ),
+    "locks end early": (
+        mock.patch.object(SharePartition, "expire", lambda self, now, config: expire(self, now + 3, config)),
+    ),
+    "a release forgets the deliveries": (
+        mock.patch.object(Run, "released", lambda run, _: Run(run.first, run.last, DeliveryState.AVAILABLE)),
+    ),
+    "a restart settles what members held": (
+        mock.patch.object(
+            share_partition,
+            "_unlocked",
+            lambda run, _: run.settled() if run.state is DeliveryState.ACQUIRED else run,
+        ),
+    ),
+}
+FOUND_BY = {
+    "an answer does not wait for the disk": 2,
+    "updates of an earlier snapshot count": 0,
+    "what could not be stored is not undone": 6,
+    "after a failed write comes no snapshot": 119,
+    "locks end early": 36,
+    "a release forgets the deliveries": 0,
+    "a restart settles what members held": 6,
+}
+"""A life of eighty steps that finds each."""
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_planted_defect_is_found(name):
+    live(FOUND_BY[name], 80)
+    for patch in MUTATIONS[name]:
+        patch.start()
+    try:
+        with pytest.raises(Wrong):
+            live(FOUND_BY[name], 80)
+    finally:
+        for patch in MUTATIONS[name]:
+            patch.stop()

@@ -1,0 +1,1 @@
+"""What tests share: servers, clients, applications and readers of documents."""
