@@ -21,11 +21,12 @@ cannot be compared with it.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import msgspec
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
-from confluent_kafka.admin import ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from headwater.access import Log
 from headwater.client.client import TIMEOUT_S, Client, admin
@@ -57,6 +58,9 @@ TERMS = (
 SHED = ".shed"
 NO_CONSUMER = "-"
 """Shown as the consumer of a topic that has none."""
+
+Choice = Callable[[str, str], bool]
+"""Whether the account of a topic and a consumer was asked for."""
 
 
 class Unbalanced(HeadwaterError):  # noqa: N818  the word for such an account
@@ -144,12 +148,14 @@ def accounts(log: Log, names: Collection[str] = ()) -> list[Account]:
     client, batches = Client(log), Batches(log)
     try:
         partitions = client.partitions()
-        readings = [*_views(client, partitions), *_groups(log, client, partitions)]
-        readings = [reading for reading in readings if reading.topic in partitions]
-        _refuse_unknown(names, partitions, readings)
-        chosen = [
-            reading for reading in readings if not names or {reading.topic, reading.consumer} & set(names)
-        ]
+        views, groups = _view_names(partitions), _group_names(log, partitions)
+        _refuse_unknown(names, {*partitions, *views, *groups.values()})
+
+        def is_chosen(topic: str, consumer: str) -> bool:
+            return topic in partitions and (not names or topic in names or consumer in names)
+
+        chosen = [*_views(client, views, is_chosen), *_groups(log, client, groups, is_chosen)]
+        _refuse_unknown(names, {*partitions, *(reading.consumer for reading in chosen)})
         shown = {name for reading in chosen for name in (reading.topic, reading.consumer)}
         chosen += [Reading(name, NO_CONSUMER, {}) for name in names if name not in shown]
         topics = {reading.topic for reading in chosen}
@@ -253,17 +259,12 @@ def _compacted(log: Log, topics: Collection[str]) -> set[str]:
     """The compacted ones among the topics."""
     if not topics:
         return set()
-    client = admin(log)
-    try:
+    with _admin(log) as client:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
         answers = {
             resource.name: answer.result(TIMEOUT_S)
             for resource, answer in client.describe_configs(resources).items()
         }
-    except (KafkaException, TimeoutError) as error:
-        raise MachineError(
-            f"log {log} does not answer", got=str(error), hint="is the broker running?"
-        ) from error
     return {name for name, config in answers.items() if "compact" in config["cleanup.policy"].value}
 
 
@@ -274,18 +275,25 @@ def _shed(client: Client, batches: Batches, topic: str) -> int:
 # ---- consumers -----------------------------------------------------------------------------------------
 
 
-def _views(client: Client, partitions: Mapping[str, int]) -> Iterator[Reading]:
-    """The views that publish in batches, from their results."""
+def _view_names(partitions: Collection[str]) -> list[str]:
+    """The views that publish in batches."""
     ending = result_topic("")
-    for view in sorted(name.removesuffix(ending) for name in partitions if name.endswith(ending)):
+    return sorted(name.removesuffix(ending) for name in partitions if name.endswith(ending))
+
+
+def _views(client: Client, names: Iterable[str], is_chosen: Choice) -> Iterator[Reading]:
+    """The chosen readings of views, from their results."""
+    for view in names:
         newest = results.newest(client, view)
-        if newest is not None:
-            of_run = results.of_run(client, view, newest.run)
-            earlier = [result for result in of_run if result.batch <= newest.batch]
-            for topic, position in newest.inputs.items():
-                if topic != TICKS:
-                    tallies = list(_tallies(topic, newest, earlier))
-                    yield Reading(topic, view, position, [tallies] if tallies else ())
+        inputs = {} if newest is None else newest.inputs
+        topics = [topic for topic in inputs if topic != TICKS and is_chosen(topic, view)]
+        if newest is None or not topics:
+            continue
+        of_run = results.of_run(client, view, newest.run)
+        earlier = [result for result in of_run if result.batch <= newest.batch]
+        for topic in topics:
+            tallies = list(_tallies(topic, newest, earlier))
+            yield Reading(topic, view, inputs[topic], [tallies] if tallies else ())
 
 
 def _tallies(topic: str, newest: Result, earlier: Iterable[Result]) -> Iterator[Tally]:
@@ -307,31 +315,34 @@ def _tallies(topic: str, newest: Result, earlier: Iterable[Result]) -> Iterator[
             )
 
 
-def _groups(log: Log, client: Client, partitions: Mapping[str, int]) -> Iterator[Reading]:
-    """Sinks and real-time views, from the offsets of their groups."""
-    admin_client = admin(log)
-    try:
-        listed = admin_client.list_consumer_groups().result(TIMEOUT_S).valid
-        for name in sorted(group.group_id for group in listed if group.group_id.startswith(VIEW_GROUP)):
-            is_sink = name.startswith(SINK_GROUP)
-            consumer = name.removeprefix(SINK_GROUP if is_sink else VIEW_GROUP)
-            if not is_sink and result_topic(consumer) in partitions:
-                continue
-            answer = admin_client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])[name]
-            yield from _group(client, consumer, answer.result(TIMEOUT_S).topic_partitions)
-    except (KafkaException, TimeoutError) as error:
-        raise MachineError(
-            f"log {log} does not answer", got=str(error), hint="is the broker running?"
-        ) from error
+def _group_names(log: Log, partitions: Collection[str]) -> dict[str, str]:
+    """The groups of sinks and real-time views, each with the consumer's name."""
+    with _admin(log) as client:
+        listed = client.list_consumer_groups().result(TIMEOUT_S).valid
+    names: dict[str, str] = {}
+    for group in sorted(group.group_id for group in listed if group.group_id.startswith(VIEW_GROUP)):
+        is_sink = group.startswith(SINK_GROUP)
+        consumer = group.removeprefix(SINK_GROUP if is_sink else VIEW_GROUP)
+        if is_sink or result_topic(consumer) not in partitions:
+            names[group] = consumer
+    return names
 
 
-def _group(client: Client, consumer: str, places: Iterable[object]) -> Iterator[Reading]:
+def _groups(log: Log, client: Client, names: Mapping[str, str], is_chosen: Choice) -> Iterator[Reading]:
+    """The chosen readings of sinks and real-time views, from the offsets of their groups."""
+    with _admin(log) as admin_client:
+        for group, consumer in names.items():
+            answer = admin_client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
+            yield from _group(client, consumer, answer.result(TIMEOUT_S).topic_partitions, is_chosen)
+
+
+def _group(client: Client, consumer: str, places: Iterable[object], is_chosen: Choice) -> Iterator[Reading]:
     committed: dict[str, list[tuple[int, int, str]]] = {}
     for place in places:
         topic, partition, offset, metadata = (
             getattr(place, name) for name in ("topic", "partition", "offset", "metadata")
         )
-        if offset >= 0:
+        if offset >= 0 and is_chosen(topic, consumer):
             committed.setdefault(topic, []).append((partition, offset, metadata or ""))
     for topic, offsets in committed.items():
         counts = {partition: Counted.read(metadata) for partition, _, metadata in offsets}
@@ -347,12 +358,20 @@ def _group(client: Client, consumer: str, places: Iterable[object]) -> Iterator[
         )
 
 
-def _refuse_unknown(
-    names: Collection[str], partitions: Mapping[str, int], readings: Iterable[Reading]
-) -> None:
-    existing = set(partitions) | {reading.consumer for reading in readings}
+def _refuse_unknown(names: Collection[str], existing: Collection[str]) -> None:
     for name in names:
         if name not in existing:
             raise UsageError(
                 f"there is no topic, view or sink {name!r}", hint="headwater ledger without a name shows all"
             )
+
+
+@contextmanager
+def _admin(log: Log) -> Iterator[AdminClient]:
+    """An admin client, whose errors are the machine's."""
+    try:
+        yield admin(log)
+    except (KafkaException, TimeoutError) as error:
+        raise MachineError(
+            f"log {log} does not answer", got=str(error), hint="is the broker running?"
+        ) from error
