@@ -547,6 +547,73 @@ def test_however_many_members_wait_one_turn_searches_once(monkeypatch):
     on(MemoryDisk(), steps)
 
 
+# ---- partitions and settings that come later -----------------------------------------------------------
+
+
+def test_no_record_is_passed_over_whichever_partition_a_group_that_begins_at_the_end_reads_first():
+    async def steps(client):
+        await client.call("CreateTopics", 5, topics=[topic_of("two", 2)], timeout_ms=0)
+        await client.produce("two", 1, [b"before"])
+        await configure(client, "late", auto_offset_reset="latest")
+        await ShareMember(client, "first", group="late").fetch(topic="two", partitions=[0])
+        await client.produce("two", 1, [b"after"])
+        second = ShareMember(client, "second", group="late")
+        assert acquired((await second.fetch(topic="two", partitions=[1]))[1]) == [(1, 1, 1)]
+
+        more = [{"name": "two", "count": 3, "assignments": None}]
+        await client.call("CreatePartitions", 3, topics=more, timeout_ms=0, validate_only=False)
+        await client.produce("two", 2, [b"in a partition that no member has heard of"])
+        assert acquired((await second.fetch(topic="two", partitions=[2]))[2]) == [(0, 0, 1)]
+
+    on(MemoryDisk(), steps)
+
+
+def topic_of(name: str, partitions: int) -> dict:
+    return {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "assignments": [],
+        "configs": [],
+    }
+
+
+def test_a_setting_is_answered_when_it_is_durable():
+    disk = TroubledDisk()
+
+    async def steps(client):
+        disk.sync_s = 0.3
+        began = time.monotonic()
+        assert await configure(client, "other", delivery_count_limit="3") == 0
+        assert time.monotonic() - began >= 0.3
+
+    on(disk, steps)
+
+
+@pytest.mark.parametrize("act", ["limit", "forget"])
+def test_a_member_that_waits_hears_of_a_raised_limit_and_of_a_deleted_group(act):
+    async def steps(client):
+        await configure(client, "g", partition_max_record_locks="100")
+        for _ in range(3):
+            await client.produce("t", 0, [b""] * 50)
+        holder, waiter = ShareMember(client, "holder"), ShareMember(Client(client.broker), "waiter")
+        assert acquired((await holder.fetch(max_records=100))[0]) == [(0, 99, 1)]
+        waiting = asyncio.ensure_future(waiter.fetch(max_wait_ms=60_000))
+        await asyncio.sleep(0)
+        if act == "limit":
+            await configure(client, "g", partition_max_record_locks="200")
+        else:
+            client.broker.shares.forget("g")
+        async with asyncio.timeout(5):
+            part = (await waiting)[0]
+        if act == "limit":
+            assert acquired(part) == [(100, 149, 1)]
+        else:
+            assert part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    on(MemoryDisk(), steps)
+
+
 # ---- administration ------------------------------------------------------------------------------------
 
 

@@ -44,6 +44,16 @@ def test_offsets_without_records_are_passed_over():
     assert (share.start, share.end, share.unsettled) == (9, 9, 0)
 
 
+def test_records_in_front_of_a_stored_change_are_available_if_the_change_before_it_could_not_be_read():
+    runs = Runs(0)
+    runs.write(Run(5, 9, DeliveryState.SETTLED))
+    assert (runs.start, runs.end) == (0, 10)
+    assert [(run.first, run.last, run.state) for run in runs] == [
+        (0, 4, DeliveryState.AVAILABLE),
+        (5, 9, DeliveryState.SETTLED),
+    ]
+
+
 def test_a_record_that_compaction_has_removed_is_not_waited_for():
     share = SharePartition(0)
     acquire(share, "ada", [batch(0, 9)])

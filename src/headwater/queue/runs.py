@@ -103,7 +103,7 @@ class Runs:
         if known is not None:
             self.replace(known.first, known.last, lambda part: run.cut(part.first, part.last))
         if run.last >= self.end:
-            self.append(run._replace(first=self.end))
+            self.append(run._replace(first=max(run.first, self.end)))
 
     def drop_before(self, offset: int) -> None:
         """Forgets everything before an offset, which becomes the start."""

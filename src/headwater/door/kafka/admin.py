@@ -12,7 +12,7 @@ DescribeLogDirs 1-4           DescribeCluster 0-1        DescribeProducers 0    
 
 from collections.abc import Callable
 
-from headwater.door.kafka.api import Answer, Request, serves
+from headwater.door.kafka.api import Answer, Later, Request, serves
 from headwater.errors import ErrorCode, RequestError
 from headwater.log.broker import NODE_ID, Broker
 from headwater.log.storage.catalog import INTERNAL, Topic, check_name
@@ -111,19 +111,32 @@ def alter_configs(request: Request) -> Answer:
         return {config.name: config.value for config in resource.configs}
 
     entry = _alter_response.struct("responses")
-    return _alter_response.struct()(
-        responses=[_alter(request, resource, replaced, entry) for resource in request.body.resources]
-    )
+    altered = [_alter(request, resource, replaced, entry) for resource in request.body.resources]
+    return _when_stored(request, _alter_response.struct()(responses=altered))
 
 
 @serves("IncrementalAlterConfigs", 0, 1)
 def increment_configs(request: Request) -> Answer:
     entry = _increment_response.struct("responses")
-    return _increment_response.struct()(
-        responses=[
-            _alter(request, resource, _incremented_config, entry) for resource in request.body.resources
-        ]
-    )
+    altered = [_alter(request, each, _incremented_config, entry) for each in request.body.resources]
+    return _when_stored(request, _increment_response.struct()(responses=altered))
+
+
+def _when_stored(request: Request, answer: Message) -> Answer:
+    """The answer, once the settings of groups are durable; those of topics are already."""
+    groups = [entry for entry in answer.responses if entry.resource_type == GROUP and not entry.error_code]
+    if request.body.validate_only or not groups:
+        return answer
+    later = Later()
+
+    def stored() -> Message:
+        if request.broker.shares.is_offline:
+            for entry in groups:
+                entry.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return answer
+
+    request.broker.committed().add_done_callback(lambda _: later.resolve(stored))
+    return later
 
 
 def _alter(

@@ -83,6 +83,8 @@ class Shares:
         if not dry_run:
             self._store.configure(group, config)
             self._configs[group] = parsed
+            for share in self.opened(group).values():
+                share.wake()
 
     def heartbeat(self, group_id: str, request: Heartbeat) -> HeartbeatAnswer:
         """The answer to a member; settles the group's timer."""
@@ -123,18 +125,32 @@ class Shares:
     # ---- partitions ------------------------------------------------------------------------------------
 
     def open(self, group: str, place: Place) -> OpenShare:
-        """A partition in a group; at its first use the start offset is decided and stored."""
+        """A partition in a group.
+
+        The group's first use of a topic decides the start offsets of all its partitions: from then on it gets
+        every record, whenever its members first ask for a partition. A partition that is added to the topic
+        later begins at its first record for the same reason.
+        """
         shares = self._open.get(group, {})
-        share = shares.get(place)
-        if share is not None:
-            return share
-        log = self._partition(place)
-        start = _first_offset(log, self.config(group), self._clock.now_ms())
-        key = ShareKey(group, *place)
-        share = OpenShare(key, SharePartition(start), log)
-        self._store.store({key: share.state})
-        self._open.setdefault(group, {})[place] = share
-        return share
+        if place in shares:
+            return shares[place]
+        self._partition(place).check_online()
+        topic = self._catalog.by_id[place[0]]
+        if any(topic_id == topic.id for topic_id, _ in shares):
+            opened = {place: SharePartition(topic.partitions[place[1]].log_start_offset)}
+        else:
+            config, now_ms = self.config(group), self._clock.now_ms()
+            logs = {(topic.id, index): topic.partitions[index] for index in range(len(topic.partitions))}
+            opened = {
+                each: SharePartition(_first_offset(log, config, now_ms))
+                for each, log in logs.items()
+                if not log.offline
+            }
+        self._store.store({ShareKey(group, *each): state for each, state in opened.items()})
+        for each, state in opened.items():
+            share = OpenShare(ShareKey(group, *each), state, topic.partitions[each[1]])
+            self._open.setdefault(group, {})[each] = share
+        return self._open[group][place]
 
     def opened(self, group: str) -> Mapping[Place, OpenShare]:
         """The partitions that were used in a group."""
@@ -263,8 +279,8 @@ class Shares:
             state = SharePartition(offset)
             key = ShareKey(group, *place)
             self._store.store({key: state}, whole=True)
-            self._close(share)
             self._open.setdefault(group, {})[place] = OpenShare(key, state, log)
+            self._replace(share)
 
     def forget(self, group: str, topic_id: uuid.UUID | None = None) -> None:
         """Forgets a group, or what it has of a topic."""
@@ -272,8 +288,8 @@ class Shares:
         chosen = [share for share in shares.values() if topic_id in {None, share.key.topic_id}]
         self._store.forget([share.key for share in chosen])
         for share in chosen:
-            self._close(share)
             del shares[share.key.topic_id, share.key.partition]
+            self._replace(share)
         if not shares:
             self._open.pop(group, None)
         if topic_id is None and not self.members(group):
@@ -301,9 +317,13 @@ class Shares:
             for share in shares.values():
                 self._close(share)
 
-    def _close(self, share: OpenShare | None) -> None:
-        if share is None:
-            return
+    def _replace(self, share: OpenShare | None) -> None:
+        """Closes what is no longer the group's; members that wait for its records get an error."""
+        if share is not None:
+            self._close(share)
+            share.wake()
+
+    def _close(self, share: OpenShare) -> None:
         share.is_closed = True
         if share.timer is not None:
             share.timer.cancel()
@@ -362,7 +382,6 @@ def _parsed(group: str, config: Mapping[str, str]) -> ShareConfig:
 
 def _first_offset(log: Partition, config: ShareConfig, now_ms: int) -> int:
     """Where a group begins that has not used a partition before."""
-    log.check_online()
     if config.auto_offset_reset == EARLIEST:
         return log.log_start_offset
     if config.reset_age_ms is not None:
