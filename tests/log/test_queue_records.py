@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from headwater.errors import ErrorCode
 from headwater.log.shares import indexed_reading
 from headwater.log.storage.memory import MemoryDisk
 from headwater.queue import record_index
@@ -182,6 +183,87 @@ def test_another_group_of_the_topic_gets_every_record_as_usual():
         await client.produce("t", 0, keyed("a0 a1 a2"))
         assert await take(ShareMember(client)) == ["a0"]
         assert await take(ShareMember(Client(client.broker), "p", group="plain")) == ["a0", "a1", "a2"]
+
+    on(MemoryDisk(), steps)
+
+
+def aged(days: float) -> list[Record]:
+    return [Record(b"k", b"v", (), round((time.time() - days * 86_400) * 1000))]
+
+
+async def apply_retention(client: Client) -> int:
+    """Returns the first offset that is left."""
+    partition = client.broker.catalog.topics["t"].partitions[0]
+    partition.roll()
+    await client.broker.committed()
+    await client.broker.retention.look_after(partition)
+    return partition.log_start_offset
+
+
+def test_retention_and_deletion_leave_what_a_queue_has_not_settled():
+    async def steps(client):
+        topic = client.broker.catalog.topics["t"]
+        client.broker.catalog.configure(topic, {"retention.ms": "3600000"})
+        await configure(client, "g", **OPENED)
+        member = ShareMember(client)
+        for _ in range(3):
+            await client.produce("t", 0, aged(days=2))
+            topic.partitions[0].roll()
+        await take(member)
+        assert await apply_retention(client) == 0
+        part = {"partition_index": 0, "offset": 2}
+        answer = await client.call("DeleteRecords", 2, topics=[{"name": "t", "partitions": [part]}])
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.POLICY_VIOLATION
+        await member.acknowledge((0, 1, ACCEPT))
+        assert await apply_retention(client) == 2
+        await member.acknowledge((2, 2, ACCEPT))
+        assert await apply_retention(client) == 3
+
+    on(MemoryDisk(), steps)
+
+
+def test_what_is_older_than_a_queue_keeps_it_is_deleted_counted_and_named(caplog):
+    async def steps(client):
+        topic = client.broker.catalog.topics["t"]
+        client.broker.catalog.configure(topic, {"retention.ms": "3600000"})
+        await configure(client, "g", **OPENED, **{"headwater.keep.ms": str(86_400_000)})
+        member = ShareMember(client)
+        for days in (2, 2, 0.5):
+            await client.produce("t", 0, aged(days))
+            topic.partitions[0].roll()
+        await take(member, 1)
+        assert await apply_retention(client) == 2
+        asked = [{"group_id": "g", "topics": None}]
+        answer = await client.call("DescribeShareGroupOffsets", 1, groups=asked)
+        described = answer.groups[0].topics[0].partitions[0]
+        assert (described.start_offset, described.lag, described.expired) == (2, 1, 2)
+        assert "2 records at offsets 0 to 1 were deleted before share group g had settled them" in caplog.text
+
+    on(MemoryDisk(), steps)
+
+
+def test_how_many_records_are_held_delayed_and_left_is_described():
+    async def steps(client):
+        await configure(client, "g", **BY_KEY)
+        await client.produce("t", 0, keyed("a0 b1 c2 a3 a4"))
+        member = ShareMember(client)
+        await take(member)
+        await member.acknowledge((0, 0, RELEASE, 60_000, False), (1, 1, ACCEPT))
+        answer = await client.call("DescribeShareGroupOffsets", 1, groups=[{"group_id": "g", "topics": None}])
+        described = answer.groups[0].topics[0].partitions[0]
+        assert (described.lag, described.in_flight, described.delayed) == (4, 1, 1)
+
+    on(MemoryDisk(), steps)
+
+
+def test_a_compacted_topic_is_no_queue():
+    async def steps(client):
+        topic = client.broker.catalog.topics["t"]
+        client.broker.catalog.configure(topic, {"cleanup.policy": "compact"})
+        await configure(client, "g", **OPENED)
+        part = (await ShareMember(client).fetch())[0]
+        assert part.error_code == ErrorCode.POLICY_VIOLATION
+        assert "is compacted" in part.error_message
 
     on(MemoryDisk(), steps)
 

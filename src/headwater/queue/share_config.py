@@ -49,6 +49,11 @@ class ShareConfig(msgspec.Struct, frozen=True, rename=_setting):
     def reads_committed(self) -> bool:
         return self.isolation_level == "read_committed"
 
+    keep_ms: Annotated[int, msgspec.Meta(ge=-1, le=DURATION_MS_MAX)] = msgspec.field(
+        default=30 * 86_400_000, name="headwater.keep.ms"
+    )
+    """How long retention leaves records that are not settled, in groups that open them; -1 for ever."""
+
     @property
     def opens_records(self) -> bool:
         return self.queue or self.orders_by_key

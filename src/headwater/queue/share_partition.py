@@ -87,6 +87,11 @@ class SharePartition:
         return self._runs.count(DeliveryState.DELAYED)
 
     @property
+    def in_flight(self) -> int:
+        """Records that members hold."""
+        return self._runs.count(DeliveryState.ACQUIRED)
+
+    @property
     def settled(self) -> int:
         """Settled offsets after the first one that is not."""
         return self.end - self.start - self.unsettled
@@ -111,7 +116,7 @@ class SharePartition:
 
     def locks_left(self, config: ShareConfig) -> int:
         """How many more records members may hold."""
-        return max(config.partition_max_record_locks - self._runs.count(DeliveryState.ACQUIRED), 0)
+        return max(config.partition_max_record_locks - self.in_flight, 0)
 
     # ---- records that are known one by one (``record_index.py``) -----------------------------------------
 
@@ -269,9 +274,11 @@ class SharePartition:
         self._expect_next()
         return bool(over)
 
-    def drop_before(self, log_start: int) -> None:
-        """Forgets offsets before the log's start: what was there has been deleted."""
+    def drop_before(self, log_start: int) -> int:
+        """Forgets offsets before the log's start, which were deleted. Returns how many were not settled."""
+        unsettled, end = self.unsettled, self.end
         self._runs.drop_before(log_start)
+        return unsettled - self.unsettled + max(log_start - end, 0)
 
     def drop_from(self, log_end: int) -> bool:
         """Forgets offsets after the log's end, lost in a power cut; returns whether there were any."""

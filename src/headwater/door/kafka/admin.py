@@ -247,7 +247,12 @@ def delete_records(request: Request) -> Answer:
                         ErrorCode.POLICY_VIOLATION,
                         f"{topic.name} is compacted, so its records are not deleted",
                     )
-                partition.delete_records(partition.high_watermark if part.offset == -1 else part.offset)
+                offset = partition.high_watermark if part.offset == -1 else part.offset
+                needed_from = partition.needed_from(request.broker.clock.now_ms())
+                if offset > needed_from:
+                    what = f"a queue has not settled what {topic.name} has from offset {needed_from} on"
+                    raise RequestError(ErrorCode.POLICY_VIOLATION, what)
+                partition.delete_records(offset)
                 parts.append(
                     entry(partition_index=part.partition_index, low_watermark=partition.log_start_offset)
                 )

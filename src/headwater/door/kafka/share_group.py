@@ -3,7 +3,8 @@
 ShareGroupHeartbeat 1            a member joins, stays or leaves; its answer has its partitions
 ShareGroupDescribe 1             members and their partitions
 DescribeShareGroupOffsets 0-1    the first offset that is not settled, -1 if there is none; from 1 on how many
-                                 records are left
+                                 records are left. Tagged fields of our own say how many of them members
+                                 hold, how many are delayed, and how many were deleted unsettled
 AlterShareGroupOffsets 0         not while the group has members
 DeleteShareGroupOffsets 0        the same
 
@@ -149,13 +150,16 @@ def _describe_offset(broker: Broker, group: str, topic: Topic | None, index: int
     share = broker.shares.opened(group).get((topic.id, index)) if topic else None
     if share is None:
         return entry(partition_index=index, start_offset=UNKNOWN, leader_epoch=LEADER_EPOCH, lag=UNKNOWN)
-    share.state.drop_before(share.log.log_start_offset)
+    share.drop_deleted()
     end = readable_to(share.log, broker.shares.config(group))
     return entry(
         partition_index=index,
         start_offset=share.state.start,
         leader_epoch=LEADER_EPOCH,
         lag=max(end - share.state.start - share.state.settled, 0),
+        in_flight=share.state.in_flight,
+        delayed=share.state.delayed,
+        expired=share.expired,
     )
 
 

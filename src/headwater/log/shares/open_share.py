@@ -27,12 +27,35 @@ class OpenShare:
     """Opens the records, if the group's settings say so."""
     watchers: set[Callable[[], None]] = field(default_factory=set)
     """Called when records have become available."""
+    hold: Callable[[int], int] | None = None
+    """What it tells retention."""
     timer: asyncio.TimerHandle | None = None
     timer_deadline: float = 0.0
+    expired: int = 0
+    """How many records were deleted before they were settled, since the start."""
     is_closed: bool = False
     """Whether the group has forgotten the partition, or begun elsewhere."""
     is_searching: bool = False
     """Whether a search for records continues in the next turn of the event loop: others wait for it."""
+
+    def drop_deleted(self) -> None:
+        """Forgets what was deleted from the log; what was not settled is counted, and named in the log."""
+        start, log_start = self.state.start, self.log.log_start_offset
+        lost = self.state.drop_before(log_start)
+        if lost:
+            self.expired += lost
+            what = "%s: %d records at offsets %d to %d were deleted before share group %s had settled them"
+            logger.warning(what, self.log.name, lost, start, log_start - 1, self.key.group)
+
+    def needed_from(self, config: ShareConfig, now_ms: int) -> int:
+        """The offset before which the group needs no records: a queue keeps them until they are settled."""
+        if not config.opens_records:
+            return self.log.high_watermark
+        start = self.state.start
+        if config.keep_ms < 0:
+            return start
+        record = self.log.find_time(now_ms - config.keep_ms)
+        return self.log.high_watermark if record is None else max(start, record.offset)
 
     def reader_for(self, config: ShareConfig, started_ms: int) -> IndexedReader | None:
         """What opens the records, if the settings of the group say so."""

@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from headwater.clock import Clock
 from headwater.errors import ErrorCode, RequestError
+from headwater.log.shares.membership import Membership
 from headwater.log.shares.open_share import OpenShare
 from headwater.log.shares.pledges import holder
 from headwater.log.shares.reading import Delivery, deliver, first_offset, readable_to
@@ -23,7 +24,7 @@ from headwater.log.storage.partition import Partition
 from headwater.queue.acknowledgement import AckBatch
 from headwater.queue.acquisition import Wish
 from headwater.queue.share_config import ShareConfig, parse_share_config
-from headwater.queue.share_group import Heartbeat, HeartbeatAnswer, ShareGroup, Topology
+from headwater.queue.share_group import Heartbeat, HeartbeatAnswer, ShareGroup
 from headwater.queue.share_partition import Copy, SharePartition
 from headwater.queue.share_session import Place, ShareSession, ShareSessions
 
@@ -40,17 +41,16 @@ class Shares:
         self._catalog = catalog
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._membership = Membership(catalog, clock)
         self._configs: dict[str, ShareConfig] = {
             group: _parsed(group, config) for group, config in store.settings.items()
         }
-        self.groups: dict[str, ShareGroup] = {}
-        """The groups that have members, or had some in this run."""
+        self.groups = self._membership.groups
         self.sessions = ShareSessions()
         self._open, self._unstored = recover(store, catalog, self.config)
         for shares in self._open.values():
             for share in shares.values():
-                self._watch(share)
+                self._attach(share)
         self._store_recovered()
 
     @property
@@ -91,40 +91,8 @@ class Shares:
                 share.wake()
 
     def heartbeat(self, group_id: str, request: Heartbeat) -> HeartbeatAnswer:
-        """The answer to a member; settles the group's timer."""
-        group = self.groups.get(group_id)
-        if group is None:
-            if request.epoch != 0:
-                what = f"{request.member_id} is not a member of {group_id}"
-                raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID, what)
-            group = ShareGroup(group_id)
-        now = self._clock.monotonic()
-        answer = group.heartbeat(request, now, self.config(group_id), self._topology)
-        self.groups[group_id] = group
-        self._settle(group)
-        return answer
-
-    def _topology(self, names: Iterable[str]) -> Topology:
-        topics = {name: self._catalog.topics.get(name) for name in names}
-        return {
-            name: (topic.id, len(topic.partitions))
-            for name, topic in topics.items()
-            if topic is not None and not topic.internal
-        }
-
-    def _settle(self, group: ShareGroup) -> None:
-        timer = self._timers.pop(group.id, None)
-        if timer is not None:
-            timer.cancel()
-        deadline = group.deadline()
-        if deadline is not None:
-            delay = max(deadline - self._clock.monotonic(), 0)
-            self._timers[group.id] = self._loop.call_later(delay, self._expire_members, group)
-
-    def _expire_members(self, group: ShareGroup) -> None:
-        for member in group.expire(self._clock.monotonic()):
-            logger.info("share group %s: member %s has sent no heartbeat and is removed", group.id, member)
-        self._settle(group)
+        """The answer to a member."""
+        return self._membership.heartbeat(group_id, request, self.config(group_id))
 
     # ---- partitions ------------------------------------------------------------------------------------
 
@@ -140,6 +108,11 @@ class Shares:
             return shares[place]
         self._partition(place).check_online()
         topic = self._catalog.by_id[place[0]]
+        if topic.parsed.compacts and self.config(group).opens_records:
+            what = (
+                f"topic {topic.name} is compacted, so it cannot be a queue: records go before they are done"
+            )
+            raise RequestError(ErrorCode.POLICY_VIOLATION, what)
         if any(topic_id == topic.id for topic_id, _ in shares):
             opened = {place: SharePartition(topic.partitions[place[1]].log_start_offset)}
         else:
@@ -153,6 +126,7 @@ class Shares:
         self._store.store({ShareKey(group, *each): state for each, state in opened.items()})
         for each, state in opened.items():
             share = OpenShare(ShareKey(group, *each), state, topic.partitions[each[1]])
+            self._attach(share)
             self._open.setdefault(group, {})[each] = share
         return self._open[group][place]
 
@@ -176,6 +150,7 @@ class Shares:
         if share.is_closed:
             what = f"group {share.key.group} has forgotten {share.log.name}"
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what)
+        share.drop_deleted()
         config, now = self.config(share.key.group), self._clock.monotonic()
         reader = share.reader_for(config, self._store.started_ms)
         if reader is None:
@@ -205,7 +180,7 @@ class Shares:
             what = f"group {group} has delivered nothing of this partition"
             raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
         copy = share.state.copy()
-        share.state.drop_before(share.log.log_start_offset)
+        share.drop_deleted()
         return share, copy
 
     def pledge(
@@ -323,7 +298,8 @@ class Shares:
             state = SharePartition(offset)
             key = ShareKey(group, *place)
             self._store.replace(key, state)
-            self._open.setdefault(group, {})[place] = OpenShare(key, state, log)
+            moved = self._open.setdefault(group, {})[place] = OpenShare(key, state, log)
+            self._attach(moved)
             self._replace(share)
 
     def forget(self, group: str, topic_id: uuid.UUID | None = None) -> None:
@@ -355,8 +331,7 @@ class Shares:
             del self.groups[name]
 
     def close(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
+        self._membership.close()
         for shares in self._open.values():
             for share in shares.values():
                 self._close(share)
@@ -367,8 +342,16 @@ class Shares:
             self._close(share)
             share.wake()
 
+    def _attach(self, share: OpenShare) -> None:
+        """A share partition is in use: its timer runs, and retention hears what it needs."""
+        share.hold = lambda now_ms: share.needed_from(self.config(share.key.group), now_ms)
+        share.log.holds.add(share.hold)
+        self._watch(share)
+
     def _close(self, share: OpenShare) -> None:
         share.is_closed = True
+        if share.hold is not None:
+            share.log.holds.discard(share.hold)
         if share.timer is not None:
             share.timer.cancel()
             share.timer = None

@@ -24,10 +24,11 @@ class Expiry:
         """When a batch without a timestamp was last written, by segment."""
         self._first_look_ms = NO_TIMESTAMP
 
-    def first_kept(self, config: TopicConfig, high_watermark: int, now_ms: int) -> int:
+    def first_kept(self, config: TopicConfig, needed_from: int, now_ms: int) -> int:
         """The offset from which on records are kept, by age and by size.
 
-        It gives up whole segments before the high watermark, a bounded number in one call.
+        It gives up whole segments before the offset from which records are needed, a bounded number in one
+        call.
         """
         closed = self._segments.closed
         kept_from = 0
@@ -36,7 +37,7 @@ class Expiry:
             summary = closed[index]
             too_old = self._is_too_old(summary, config, now_ms)
             too_much = config.retention_bytes >= 0 and excess >= summary.size_bytes
-            if summary.end_offset > high_watermark or not (too_old or too_much):
+            if summary.end_offset > needed_from or not (too_old or too_much):
                 break
             excess -= summary.size_bytes
             kept_from = summary.end_offset

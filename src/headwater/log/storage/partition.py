@@ -102,6 +102,8 @@ class Partition:
         self._sync_on_commit = sync_on_commit
         self.watchers: set[Callable[[], None]] = set()
         """Called whenever more can be read, and when nothing more ever will."""
+        self.holds: set[Callable[[int], int]] = set()
+        """What retention leaves: each says at a time from which offset on records are needed."""
         try:
             self._open(gaps_are_cuts=gaps_are_cuts)
         except OSError as error:
@@ -311,9 +313,13 @@ class Partition:
         """
         if self.offline:
             return False
-        kept_from = self.expiry.first_kept(self.config, self.high_watermark, now_ms)
+        kept_from = self.expiry.first_kept(self.config, self.needed_from(now_ms), now_ms)
         self.log_start_offset = max(self.log_start_offset, kept_from)
         return self._drop_segments()
+
+    def needed_from(self, now_ms: int) -> int:
+        """The offset before which nobody needs records; what is not readable yet is needed."""
+        return min((hold(now_ms) for hold in self.holds), default=self.high_watermark)
 
     def roll(self) -> None:
         """Begins a new segment, so that retention and compaction can take the records so far."""
