@@ -27,7 +27,7 @@ from headwater.errors import UsageError
 from headwater.follow import results
 from headwater.follow.results import Runs
 from headwater.operate.log import topic
-from headwater.operate.views.lost_inputs import missing, refuse_loss
+from headwater.operate.views.lost_inputs import losses, missing, refuse_loss
 from headwater.pipeline.engine.checkpoint import Checkpoint
 from headwater.pipeline.engine.engine import Engine
 from headwater.pipeline.kill_points import passes
@@ -114,7 +114,7 @@ class Rebuild:
             raise UsageError(
                 f"view {self._view.name!r} cannot go back: the log no longer holds records"
                 " that the earlier run has not read",
-                got="; ".join(map(str, gaps)),
+                got=losses(self._topics, gaps),
                 hint=f"headwater view rebuild {self._view.name} APP --accept-loss uses what is left",
             )
 
