@@ -52,7 +52,7 @@ def _stream_line(stream: Stream) -> str:
     time = "of arrival" if stream.time == ARRIVAL else stream.time
     line = f"{stream.name}  {where} · key {', '.join(stream.key)} · time {time} · delay {stream.delay}"
     if stream.pattern is not None:
-        return line
+        return f"{line} · kept as each topic says"
     return f"{line} · kept {'for ever' if stream.retention is None else stream.retention}"
 
 
