@@ -218,6 +218,11 @@ class ViewRun:
         """Whether it has a watermark, and therefore counts the attention of its driver."""
         return self._prepared is not None and bool(self._prepared.inputs)
 
+    @property
+    def left_out(self) -> result.LeftOut | None:
+        """How many records a real-time view has left out; results say so of the other views."""
+        return None if self.settlement is None else self.settlement.left_out
+
     def complete(self) -> Positions:
         """What it has read and published."""
         return self.checkpoint.complete()
