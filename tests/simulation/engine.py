@@ -121,6 +121,9 @@ class Scripted:
         self.link = Link()
         self.groups = Groups(self.link)
 
+    def reading(self) -> int:
+        return 0
+
     def partitions(self) -> int:
         return 0  # rows are never left where they were grouped
 

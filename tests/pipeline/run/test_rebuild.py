@@ -22,6 +22,7 @@ from headwater.operate.log.topic import describe
 from headwater.operate.views.rebuild import Rebuild
 from headwater.pipeline.kill_points import SWAP_POINTS
 from headwater.pipeline.run.runner import Runner
+from headwater.pipeline.time.watermark import TICK_PARTITIONS
 from headwater.pipeline.topics import records_between
 from headwater.result import topic
 from support.commandline import Outcome, complaint, headwater
@@ -89,9 +90,14 @@ def test_a_new_version_takes_the_place_of_the_old_in_one_step_and_back(shop, mor
         shop.send(orders(30, start=start))
         Runner(app(shop, view, **more), shop.settings).once()
     before, first = seen(shop, view), run_of(shop, view)
+    for partition in range(TICK_PARTITIONS):  # of all other views
+        shop.send_tick(partition)
 
-    swapped = Rebuild(app(shop, view, BIG, **more), shop.settings, view).run()
+    said = []
+    swapped = Rebuild(app(shop, view, BIG, **more), shop.settings, view).run(said.append)
 
+    assert said[-2:] == ["60 of 60 records", f"{swapped.changed:,} rows differed"]
+    assert all(line.endswith(" of 60 records") for line in said[:-1]), "ticks are no records"
     assert run_of(shop, view) == swapped.run != first
     news = seen(shop, view)[len(before) :]
     assert sorted(news) == [("de", 3, 13), ("fr", 0, None), ("us", 3, 13)]
@@ -257,12 +263,14 @@ def test_under_traffic_the_live_view_is_fenced_once_little_is_missing_and_goes_o
         first = run_of(shop, view)
         sender = threading.Thread(target=traffic, daemon=True)
         sender.start()
-        rebuild = Watched(slow_app(shop, view), shop.settings, view)
+        rebuild, said = Watched(slow_app(shop, view), shop.settings, view), []
         try:
-            rebuild.run()
+            rebuild.run(said.append)
         finally:
             stop.set()
             sender.join(60)
+        first_batch = [int(line.partition(" of ")[0].replace(",", "")) for line in said if " of " in line]
+        assert [read for read in first_batch if 0 < read < 20_000], "it moves within a batch"
         caught_up, lacking = rebuild.swaps[0]
         assert len(rebuild.swaps) == 1, "the live view was fenced more than once"
         assert caught_up > 1

@@ -160,6 +160,10 @@ class Engine(Protocol):
         """
         ...
 
+    def reading(self) -> int:
+        """How many records the tasks that run now have read; 0 if that is not known."""
+        ...
+
     def repeat(self, rows: Any, plan: Plan) -> None:
         """Runs a published batch again, so that the state of the engine's own operators advances."""
 

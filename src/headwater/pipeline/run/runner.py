@@ -267,6 +267,10 @@ class Runner:
         """For each view, what it has read and published."""
         return {name: view.complete() for name, view in self.views.items()}
 
+    def reading(self) -> int:
+        """How many records the batches that run now have read, as of a second ago."""
+        return self._services.engine.reading()
+
     def caught_up(self) -> bool:
         """Whether every view has published all that was in the log at the time of the call."""
         log = self._services.topics

@@ -227,6 +227,11 @@ class ViewRun:
         """What it has read and published."""
         return self.checkpoint.complete()
 
+    def planned(self) -> Positions:
+        """Up to where the current batch reads, and all before it have read."""
+        checkpoint = self.checkpoint
+        return checkpoint.ends(checkpoint.last() + 1) or checkpoint.complete()
+
     def tick(self) -> None:
         """Sends a tick if a time-out is due, unless the view waits for its followers."""
         if self.publisher is not None and self.publisher.waits_for is None:
