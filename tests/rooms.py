@@ -118,7 +118,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "sink/loop",
         "sink/effects",
     ),
-    "operate/machine": ("client", "declare", "pipeline/spark"),
+    "operate/machine": ("client", "declare", "pipeline", "pipeline/spark"),
     "operate/views": EVERYTHING,
     "node": EVERYTHING,
     "cli": EVERYTHING,

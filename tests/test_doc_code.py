@@ -74,6 +74,28 @@ def test_every_command_that_a_hint_names_exists():
     assert not faults
 
 
+def test_nothing_that_is_said_to_a_user_names_make():
+    """Who has Headwater by pip has no Makefile."""
+    known = commandlines.targets(doctext.ROOT / "Makefile")
+    modules = [path for path in SOURCES if path.suffix == ".py"]
+    assert {"setup", "demo", "test"} <= known
+    assert not [(doctext.name(path), *found) for path in modules for found in commandlines.made(path, known)]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('hint = "run make setup"', ["setup"]),
+        ('hint = f"{what}: make demo or make test"', ["demo", "test"]),
+        ('"""Drawn by make setup."""\nhint = "make it a view"', []),
+    ],
+)
+def test_a_planted_target_of_make_is_found(tmp_path, source, found):
+    module = tmp_path / "module.py"
+    module.write_text(f"{source}\n")
+    assert [name for _, name in commandlines.made(module, {"setup", "demo", "test"})] == found
+
+
 def test_every_example_of_help_can_be_typed():
     faults = [
         f"{path} --help: {fault}"

@@ -14,6 +14,7 @@ __all__ = [
     "Edit",
     "File",
     "Heard",
+    "LeftOut",
     "Result",
     "Stragglers",
     "Taken",
@@ -101,6 +102,14 @@ class Taken(msgspec.Struct, frozen=True, array_like=True):
             self.since,
             self.failed + failed,
         )
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """How many records the run of a view has left out, and why."""
+
+    late: int = 0
+    invalid: int = 0
+    failed: int = 0
 
 
 class Heard(msgspec.Struct, frozen=True, array_like=True):

@@ -329,6 +329,35 @@ def test_a_table_as_of_a_time_gets_a_name_of_its_own():
             sql_scan.travels("view 'v'", f"SELECT 1 FROM o JOIN r {wrong} AS r ON o.k = r.k")
 
 
+def test_captures_are_drawn_with_their_tables_and_what_reads_these(app):
+    class Row(hw.Row):
+        id: int
+
+    app.stream("own", Order, key="order_id", time="at", topic="db.own")
+    app.stream("paid", Order, key="order_id", time="at", topic="db.event.paid")
+    app.capture("db", hw.capture.Postgres("postgresql://db/shop", ["product", "stock.*"], outbox=None))
+    app.capture("web", hw.capture.Sqlite("web.db", ["visits", "outbox"], outbox="outbox"))
+    app.capture("erp", hw.capture.Polling("sqlite:erp.db", "invoice", "changed"))
+    for name, topic in {
+        "product": "db.public.product",
+        "shelf": "db.stock.shelf",
+        "visits": "web.visits",
+        "clicked": "web.event.clicked",
+    }.items():
+        app.table(name, Row, key="id", topic=topic, envelope="debezium")
+    assert drawing(app.graph()).partition("db  capture")[2] == (
+        " · postgres · product, stock.*\n"
+        "  ├─► product  topic db.public.product\n"
+        "  └─► shelf  topic db.stock.shelf\n"
+        "\n"
+        "web  capture · sqlite · visits, outbox\n"
+        "  ├─► visits  topic web.visits\n"
+        "  └─► clicked  topic web.event.clicked\n"
+        "\n"
+        "erp  capture · polling · invoice"
+    )
+
+
 def test_the_graph_is_drawn_with_keys_times_and_tiers(app):
     app.stream("clicks", Order, key=["order_id", "country"], time="at", delay="1 hour", pattern="web-.*")
     app.sql("latest", "SELECT * FROM orders", key="order_id", latency="realtime")
@@ -340,7 +369,7 @@ def test_the_graph_is_drawn_with_keys_times_and_tiers(app):
         "  ├─► latest  key order_id · SQL · real time\n"
         "  └─► rates   key window, country · SQL · micro-batch · with clicks\n"
         "\n"
-        "clicks  topics web-.* · key order_id, country · time at · delay 1 hour\n"
+        "clicks  topics web-.* · key order_id, country · time at · delay 1 hour · kept as each topic says\n"
         "  └─► rates   key window, country · SQL · micro-batch · with orders"
     )
 

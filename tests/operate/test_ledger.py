@@ -10,7 +10,8 @@ from confluent_kafka import Consumer, TopicPartition
 from headwater.cli.main import main
 from headwater.client.client import admin, producer
 from headwater.operate.log.census import Census, Stretch
-from headwater.operate.log.ledger import Reading, Tally, Unbalanced, account, accounts, check
+from headwater.operate.log.ledger import Unbalanced, account, accounts, check
+from headwater.operate.log.readings import Reading, Tally
 from headwater.result import Taken
 from support.resultlog import Driver
 from support.servers import both_logs, create_topic, wait_until
@@ -56,10 +57,19 @@ class Written:
     def commit(self, sink: str, offset: int, said: str = "") -> str:
         """What a sink tells of its position."""
         name = f"{self.topic}.{sink}"
-        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": f"headwater.sink.{name}"})
+        self._commit(f"headwater.sink.{name}", offset, said)
+        return name
+
+    def commit_in_real_time(self, offset: int, said: str = "") -> None:
+        """What a real-time view tells of its position: it has a topic of results, and none in it."""
+        create_topic(self.admin, self.view)
+        create_topic(self.admin, f"{self.view}.progress")
+        self._commit(f"headwater.{self.view}", offset, said)
+
+    def _commit(self, group: str, offset: int, said: str) -> None:
+        reader = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
         reader.commit(offsets=[TopicPartition(self.topic, 0, offset, said)], asynchronous=False)
         reader.close()
-        return name
 
     def bury(self, sink: str, *offsets: int) -> None:
         for offset in offsets:
@@ -123,6 +133,30 @@ def test_a_view_that_lost_or_doubled_a_record_is_named(written, taken, said):
     assert written.faults() == [f"{written.view}: {said}"]
     with pytest.raises(Unbalanced, match=f"{written.topic} → {written.view}: {said}"):
         check(written.bootstrap, [written.view])
+
+
+@both_logs
+def test_a_real_time_view_has_an_account_with_what_it_has_left_out(written):
+    written.put(6)
+    written.transaction(2, commit=False)
+    written.put(4)
+    written.commit_in_real_time(11, "1 late, 2 invalid since 0")
+    terms = {"produced": 12, "processed": 5, "late": 1, "invalid": 2, "aborted": 2, "waiting": 2}
+    assert written.terms(written.view) == terms
+
+
+@both_logs
+@pytest.mark.parametrize(
+    "said", ["", "1 late, 2 invalid since 0"], ids=["never", "since a record that is gone"]
+)
+def test_what_a_real_time_view_has_left_out_counts_only_with_the_records_that_it_was_counted_from(
+    written, said
+):
+    written.put(10)
+    written.commit_in_real_time(8, said)
+    place = TopicPartition(written.topic, 0, 3)
+    written.admin.delete_records([place])[place].result(30)
+    assert written.terms(written.view) == {"produced": 7, "processed": 5, "waiting": 2}
 
 
 @both_logs

@@ -6,11 +6,9 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from headwater.client.client import Client, admin, producer
-from headwater.config import Settings
-from headwater.errors import UsageError
-from headwater.operate.views.lost_inputs import Missing, missing
-from headwater.operate.views.reset import reset
+from headwater.operate.views.lost_inputs import Missing, losses, missing
 from headwater.pipeline.topics import Topics
+from support.commandline import complaint, headwater
 from support.resultlog import Driver
 from support.servers import both_logs
 
@@ -26,13 +24,18 @@ def topics(bootstrap):
     client.close()
 
 
-def written(client: Topics, records: int = 20, *, compact: bool = False) -> str:
-    """A stream, or a table of three rows, of one partition."""
+MORNING_MS = 1_767_603_600_000
+"""2026-01-05T09:00:00Z."""
+
+
+def written(client: Topics, records: int = 20, *, compact: bool = False, at_ms: int | None = None) -> str:
+    """A stream, or a table of three rows, of one partition; from a time on, one record each second."""
     name = f"lost{next(numbers)}"
     client.ensure([name], 1, compact=compact)
     out = producer(client.log)
     for number in range(records):
-        out.produce(name, str(number), str(number % 3))
+        when = {} if at_ms is None else {"timestamp": at_ms + 1_000 * number}
+        out.produce(name, str(number), str(number % 3), **when)
     assert out.flush(30) == 0
     return name
 
@@ -65,14 +68,46 @@ def test_what_compaction_takes_is_not_missing(topics):
     assert missing(topics, {}, {name: {0: 20}}) == []
 
 
-def test_a_reset_of_a_view_whose_records_are_gone_is_refused_until_it_is_insisted_on(topics, tmp_path):
-    name, view = written(topics), f"totals{next(numbers)}"
-    settings = Settings(log=f"kafka://{topics.log.bootstrap}", view_tables=f"sqlite:{tmp_path / 'views'}")
+def test_the_loss_of_each_topic_is_told_in_records_and_from_before_when_and_then_the_places(topics):
+    old, gone, again = written(topics, at_ms=MORNING_MS), "lostforever", written(topics, 4)
+    drop(topics, old, 5)
+    gaps = missing(topics, {}, {gone: {0: 1, 1: 1_200}, old: {0: 20}, again: {0: 7}})
+    assert sorted(losses(topics, gaps).split("; ")) == sorted(
+        [
+            f"{old} lacks 5 records from before 2026-01-05T09:00:05Z ({old}-0 offsets 0 to 4)",
+            f"{gone} lacks 1,201 records: the topic is gone ({gone}-0 offsets 0 to 0, {gone}-1 offsets 0 to 1,199)",
+            f"{again} lacks 3 records: the topic was deleted and made again ({again}-0 offsets 4 to 6)",
+        ]
+    )
+    drop(topics, old, 20)
+    assert (
+        losses(topics, missing(topics, {}, {old: {0: 20}}))
+        == f"{old} lacks 20 records ({old}-0 offsets 0 to 19)"
+    )
+
+
+def test_no_more_than_five_topics_and_five_gaps_of_each_are_named(topics):
+    gaps = missing(topics, {}, {f"none{number}": dict.fromkeys(range(7), 2) for number in range(7)})
+    told = losses(topics, gaps)
+    assert told.startswith("none0 lacks 14 records: the topic is gone (none0-0 offsets 0 to 1, ")
+    assert (told.count(", and 2 more gaps)"), told.count(" lacks ")) == (5, 5)
+    assert told.endswith("; and 2 more topics")
+
+
+def test_the_reset_command_is_refused_until_the_loss_is_accepted(topics, tmp_path, capsys):
+    name, view = written(topics, at_ms=MORNING_MS), f"totals{next(numbers)}"
     Driver(topics.log, view).publish({name: {0: 20}}, {"a": b"{}"})
     drop(topics, name, 5)
-    said = f"cannot be reset: the log no longer holds all records that it has read; got {name}-0 lacks offsets 0 to 4"
-    with pytest.raises(UsageError, match=said):
-        reset(settings, view)
+    log = {"HEADWATER_LOG": f"kafka://{topics.log.bootstrap}"}
+    refused = complaint(headwater(capsys, tmp_path, "view", "reset", view, **log))
+    assert refused == (
+        f"view {view!r} cannot be reset: the log no longer holds all records that it has read; "
+        f"got {name} lacks 5 records from before 2026-01-05T09:00:05Z ({name}-0 offsets 0 to 4); "
+        "expected every record that the running view has read; "
+        "--accept-loss computes its rows from the records that are left"
+    )
     assert view in topics.partitions()
-    reset(settings, view, accept_loss=True)
+    accepted = headwater(capsys, tmp_path, "view", "reset", view, "--accept-loss", **log)
+    assert (accepted.code, accepted.stderr) == (0, "")
+    assert accepted.stdout == f"view {view} is deleted; the next start computes it again from its streams\n"
     assert view not in topics.partitions()

@@ -16,6 +16,7 @@ FEW_ROWS = {
     "spark.default.parallelism": "2",
     "spark.sql.leafNodeDefaultParallelism": "2",
     "spark.python.daemon.module": "pipeline.daemon",
+    "spark.executor.heartbeatInterval": "1s",  # as in a rebuild
     # What plans leave behind is collected rarely: a fifth of the work of the collector.
     "spark.driver.extraJavaOptions": "-Xms1200m -Xmn800m",
 }

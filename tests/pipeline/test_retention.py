@@ -9,6 +9,7 @@ import pytest
 import headwater as hw
 from headwater.config import Settings
 from headwater.declare.drawing import drawing
+from headwater.declare.spec import Stream
 from headwater.operate.machine import doctor
 from headwater.pipeline.retention import keep_streams
 from headwater.pipeline.topics import Topics
@@ -26,12 +27,18 @@ def graph():
     app, prefix = hw.App("shop"), uuid.uuid4().hex[:8]
     app.stream("orders", Order, key="order_id", time="at", topic=f"{prefix}.orders")
     app.stream("clicks", Order, key="order_id", time="at", topic=f"{prefix}.clicks", retention="30 days")
+    app.stream("regions", Order, key="order_id", time="at", pattern=rf"{prefix}\.region\..*")
     return app.graph()
+
+
+def declared(graph) -> list[Stream]:
+    """The streams with a topic of their own."""
+    return [stream for stream in graph.streams.values() if stream.pattern is None]
 
 
 def kept(bootstrap: str, graph) -> dict[str, int]:
     topics = Topics(bootstrap)
-    return {name: int(topics.config(stream.topic)["retention.ms"]) for name, stream in graph.streams.items()}
+    return {stream.name: int(topics.config(stream.topic)["retention.ms"]) for stream in declared(graph)}
 
 
 def embedded(bootstrap: str) -> Settings:
@@ -40,7 +47,7 @@ def embedded(bootstrap: str) -> Settings:
 
 
 def test_new_topics_are_kept_as_declared(bootstrap, graph):
-    keep_streams(Topics(bootstrap), list(graph.streams.values()), embedded(bootstrap))
+    keep_streams(Topics(bootstrap), declared(graph), embedded(bootstrap))
     assert kept(bootstrap, graph) == {"orders": -1, "clicks": 30 * 86_400_000}
 
 
@@ -61,15 +68,30 @@ def test_a_topic_of_a_kafka_keeps_its_settings_and_a_warning_says_so(bootstrap, 
 
 
 def test_the_doctor_compares_streams_with_the_log(bootstrap, graph):
-    for stream in graph.streams.values():
+    for stream in declared(graph):
         Topics(bootstrap).ensure_topics([stream.topic], 1, {"retention.ms": str(30 * 86_400_000)})
     found = {one.name: (one.ok, one.found) for one in doctor._retention(graph, embedded(bootstrap))}
     assert found == {"stream orders": (False, "kept 30 days"), "stream clicks": (True, "kept 30 days")}
 
 
+def test_the_doctor_shows_how_long_each_topic_of_a_pattern_is_kept(bootstrap, graph):
+    prefix = graph.streams["orders"].topic.partition(".")[0]
+    names = [f"{prefix}.region.{number:02}" for number in range(12)]
+    Topics(bootstrap).ensure_topics(names[:1], 1, {"retention.ms": str(WEEK_MS)})
+    Topics(bootstrap).ensure_topics(names[1:], 1, {"retention.ms": "-1"})
+    found = list(doctor._retention(graph, embedded(bootstrap)))
+    assert all(one.ok and one.name == "stream regions" for one in found)
+    kept_days = [
+        f"topic {names[0]} is kept 7 days",
+        *(f"topic {name} is kept for ever" for name in names[1:10]),
+    ]
+    assert [one.found for one in found] == [*kept_days, "and 2 more topics"]
+
+
 def test_the_drawing_says_how_long_a_stream_is_kept(graph):
     lines = drawing(graph).splitlines()
-    assert [line.rpartition(" · ")[2] for line in lines if " topic " in line] == [
+    assert [line.rpartition(" · ")[2] for line in lines if " · time " in line] == [
         "kept for ever",
         "kept 30 days",
+        "kept as each topic says",
     ]

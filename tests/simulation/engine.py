@@ -29,7 +29,7 @@ from headwater.declare.spec import VIEW_GROUP, Stream, View
 from headwater.follow.pace import batch_records
 from headwater.pipeline.build.prepare import Prepared
 from headwater.pipeline.definition.definition import Definition
-from headwater.pipeline.engine.engine import Computed, Launch
+from headwater.pipeline.engine.engine import Computed, Launch, Notes
 from headwater.pipeline.engine.observed import Observed
 from headwater.pipeline.operator.messages import Plan
 from headwater.pipeline.output.changed_rows import PUBLISH
@@ -81,7 +81,14 @@ class Groups:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def commit(self, view: str, positions: Positions, *, wait: bool = True) -> bool:  # noqa: ARG002
+    def commit(
+        self,
+        view: str,
+        positions: Positions,
+        notes: Notes | None = None,  # noqa: ARG002
+        *,
+        wait: bool = True,  # noqa: ARG002
+    ) -> bool:
         topics = [
             {
                 "name": topic,
@@ -97,7 +104,7 @@ class Groups:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return False
 
-    def committed(self, view: str) -> Positions:
+    def committed(self, view: str) -> tuple[Positions, Notes]:
         raise NotImplementedError(view)
 
     def close(self) -> None:
@@ -113,6 +120,9 @@ class Scripted:
     def start(self, slots: int, folder: Path | None) -> None:  # noqa: ARG002
         self.link = Link()
         self.groups = Groups(self.link)
+
+    def reading(self) -> int:
+        return 0
 
     def partitions(self) -> int:
         return 0  # rows are never left where they were grouped

@@ -3,7 +3,7 @@
 import ast
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,6 +172,24 @@ def mention_faults(text: str, *, closed: bool) -> list[str]:
         each.nargs if each.nargs > 0 else len(rest) for each in command.params if each.opts[0] not in options
     )
     return [f"{text}: has too many arguments"] if closed and positional > most else []
+
+
+def targets(makefile: Path) -> set[str]:
+    """What ``make`` can be asked for."""
+    return set(re.findall(r"^([a-z][a-z-]*):", makefile.read_text(), re.MULTILINE))
+
+
+def made(path: Path, known: Collection[str]) -> Iterator[tuple[int, str]]:
+    """The targets of make that a module says to a user: in any string but docstrings, which are for its readers."""
+    tree = ast.parse(path.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented)]
+    notes = {id(part.value) for body in bodies for part in body if isinstance(part, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in notes:
+            for target in re.findall(r"\bmake ([a-z][a-z-]*)", node.value):
+                if target in known:
+                    yield node.lineno, target
 
 
 def hints(path: Path) -> Iterator[tuple[int, str, bool]]:

@@ -16,6 +16,7 @@ from headwater.follow.results import results
 from headwater.pipeline.engine.lag_offsets import group
 from headwater.pipeline.run.runner import Runner
 from headwater.pipeline.topics import Topics
+from headwater.result import TICKS
 from support.servers import wait_until
 
 numbers = itertools.count(1)
@@ -71,6 +72,11 @@ class Shop:
         for event in events:
             key = key_text([event.customer_id])
             self._producer.produce(self.name(topic), encode(event), key, timestamp=at_ms)
+        assert self._producer.flush(30) == 0
+
+    def send_tick(self, partition: int) -> None:
+        """A tick, which wakes a view; the topic is that of all views."""
+        self._producer.produce(TICKS, b"", "another view", partition=partition)
         assert self._producer.flush(30) == 0
 
     def send_records(self, records: Iterable[tuple[str, str, hw.Event | None, datetime]]) -> None:

@@ -8,6 +8,9 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from headwater.health.condition import PartStatus, State
+from headwater.result import LeftOut
+from headwater.testing import SettableClock
+from headwater.view.hub import Hub
 from support.resultlog import Driver
 from support.servers import wait_until
 
@@ -225,6 +228,46 @@ def test_beside_each_view_are_its_state_its_lag_and_what_it_has_left_out(console
     expect(view.get_by_test_id("state")).to_have_text("stopped")
     expect(view.get_by_test_id("lag")).to_have_text("1,204")
     expect(view.get_by_test_id("left-out")).to_have_text("3 late, 1,030 invalid, 4 failed")
+
+
+def test_a_real_time_view_shows_what_it_has_left_out(console, log, revenue, page):
+    def working(late):
+        left_out = LeftOut(late, invalid=1_030)
+        return PartStatus("view", revenue, State.RUNNING, 1_767_603_600_000, left_out=left_out)
+
+    console.parts = (PartStatus("view", revenue, State.RUNNING, 1_767_603_600_000),)
+    page.goto(console.url)
+    shown = page.get_by_test_id(f"view-{revenue}").get_by_test_id("left-out")
+    expect(shown).to_have_text("\N{EN DASH}")
+    for late in (3, 4):
+        console.parts = (working(late),)
+        expect(shown).to_have_text(f"{late} late, 1,030 invalid")
+    assert console.get("/views")[1][0]["left_out"] == {"late": 4, "invalid": 1_030, "failed": 0}
+
+
+def test_changes_leave_the_last_minute_after_a_minute(console, log, revenue, page):
+    """The clocks of the console and of the browser are set on; nothing else happens meanwhile."""
+    clock = SettableClock()
+    console.stop()
+    console.start(Hub(clock))
+    page.clock.install()
+    log.put(revenue, {c: row(c, 1) for c in ("DE", "FR", "GB")})
+    wait_until(lambda: len(console.rows(revenue)) == 3, 20, "the rows")
+    page.goto(console.url)
+    line, flat = page.locator(".spark-line"), re.compile(r"^(\S+,26\.0 ?)+$")
+    peak = re.compile(r",2\.0$")
+    expect(line).to_have_attribute("points", peak)
+    page.clock.run_for(30_000)
+    expect(line).to_have_attribute("points", re.compile(r",2\.0 (\S+,26\.0 ?)+$"))
+    page.clock.run_for(31_000)
+    expect(line).to_have_attribute("points", flat)
+    clock.advance(30)
+    page.reload()
+    expect(line).to_have_attribute("points", re.compile(r",2\.0 (\S+,26\.0 ?){30}$"))
+    clock.advance(31)
+    page.reload()
+    expect(page.get_by_test_id("row-count")).to_have_text("3")
+    expect(line).to_have_attribute("points", flat)
 
 
 def test_the_last_minute_is_there_when_the_page_opens(console, log, revenue, page):

@@ -7,7 +7,7 @@ one place: how a log is reached, idempotent producers, and the partitioner that 
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import (
@@ -264,7 +264,7 @@ class Client:
         since: Mapping[str, Mapping[int, int]] | None = None,
         uncommitted: bool = False,
         ahead_bytes: int | None = None,
-    ) -> Iterator[Message]:
+    ) -> Generator[Message, None, None]:
         """Every record that the topics have at the time of the call, partition by partition.
 
         ``upto`` and ``since`` restrict it to the offsets before and from theirs on; a partition that

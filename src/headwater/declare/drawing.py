@@ -1,5 +1,6 @@
 """The graph of an application as text, for ``headwater graph``."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from headwater.declare.graph import Graph
@@ -7,6 +8,11 @@ from headwater.declare.lateness import ARRIVAL
 from headwater.declare.spec import Capture, Stream, View
 
 __all__ = ["drawing"]
+
+EVENTS = "event."
+"""What the topics of an outbox have after the name of the capture."""
+PUBLIC = "public."
+"""The schema of a PostgreSQL table that is declared without one."""
 
 
 def drawing(graph: Graph, steps: Mapping[str, Sequence[str]] | None = None) -> str:
@@ -33,14 +39,30 @@ def drawing(graph: Graph, steps: Mapping[str, Sequence[str]] | None = None) -> s
 
 def _capture_lines(capture: Capture, graph: Graph) -> list[str]:
     """A capture with its tables, and the streams and tables of the application that read its topics."""
-    database = capture.database
-    captured = getattr(database, "tables", None) or [getattr(database, "table", "")]
-    readers = [stream for stream in graph.streams.values() if stream.topic.startswith(f"{capture.name}.")]
-    lines = [f"{capture.name}  capture · {database.kind} · {', '.join(map(str, captured))}"]
+    tables = _captured_tables(capture)
+    readers = [stream for stream in graph.streams.values() if _is_captured(stream.topic, capture)]
+    lines = [f"{capture.name}  capture · {capture.database.kind} · {', '.join(tables)}"]
     for stream in readers:
         edge = "└─►" if stream is readers[-1] else "├─►"
         lines.append(f"  {edge} {stream.name}  topic {stream.topic}")
     return lines
+
+
+def _captured_tables(capture: Capture) -> list[str]:
+    """The tables of a capture, as they are declared."""
+    database = capture.database
+    return list(map(str, getattr(database, "tables", None) or [getattr(database, "table", "")]))
+
+
+def _is_captured(topic: str, capture: Capture) -> bool:
+    """Whether a topic is that of a captured table, or of events of the outbox."""
+    mark, _, name = topic.partition(".")
+    if mark != capture.name:
+        return False
+    if getattr(capture.database, "outbox", None) and name.startswith(EVENTS):
+        return True
+    declared = [form for table in _captured_tables(capture) for form in (table, f"{PUBLIC}{table}")]
+    return any(re.fullmatch(re.escape(form).replace(r"\*", "[^.]*"), name) for form in declared)
 
 
 def _stream_line(stream: Stream) -> str:
@@ -52,7 +74,7 @@ def _stream_line(stream: Stream) -> str:
     time = "of arrival" if stream.time == ARRIVAL else stream.time
     line = f"{stream.name}  {where} · key {', '.join(stream.key)} · time {time} · delay {stream.delay}"
     if stream.pattern is not None:
-        return line
+        return f"{line} · kept as each topic says"
     return f"{line} · kept {'for ever' if stream.retention is None else stream.retention}"
 
 

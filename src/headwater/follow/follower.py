@@ -22,9 +22,9 @@ from headwater.clock import Clock, SystemClock
 from headwater.config import Settings, load
 from headwater.errors import MachineError, NotReachedError, UsageError
 from headwater.follow import lineage
-from headwater.follow.lineage import History, LeftOut, Milestone
+from headwater.follow.lineage import History, Milestone
 from headwater.position import Position
-from headwater.result import topic
+from headwater.result import LeftOut, topic
 
 __all__ = ["Follower", "History", "Milestone", "wait"]
 

@@ -12,19 +12,11 @@ import msgspec
 
 from headwater.errors import NotReachedError, UsageError
 from headwater.position import Position
-from headwater.result import Taken
+from headwater.result import LeftOut, Taken
 
-__all__ = ["History", "LeftOut", "Milestone", "complete", "covering", "sources"]
+__all__ = ["History", "Milestone", "complete", "covering", "sources"]
 
 RESULTS_KEPT = 64
-
-
-class LeftOut(msgspec.Struct, frozen=True):
-    """How many records the run of a view has left out, and why."""
-
-    late: int = 0
-    invalid: int = 0
-    failed: int = 0
 
 
 class Milestone(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from enum import StrEnum
 import msgspec
 
 from headwater.clock import Clock, SystemClock
+from headwater.result import LeftOut
 
 __all__ = ["PAUSES_S", "Condition", "PartStatus", "State"]
 
@@ -61,6 +62,8 @@ class PartStatus(msgspec.Struct, frozen=True):
     """Why it is failing or stopped; of a part that works, its last error."""
     error_ms: int | None = None
     next_try_ms: int | None = None
+    left_out: LeftOut | None = None
+    """For a real-time view: how many records it has left out. Results say so of the other views."""
 
 
 class Condition:

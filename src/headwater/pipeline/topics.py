@@ -42,8 +42,8 @@ def records_between(positions: Positions, ends: Positions) -> int:
 class Topics(Client):
     """A client with a longer time-out, since a pipeline survives a restart of the log."""
 
-    def __init__(self, log: Log) -> None:
-        super().__init__(log, timeout_s=TIMEOUT_S)
+    def __init__(self, log: Log, *, timeout_s: float = TIMEOUT_S) -> None:
+        super().__init__(log, timeout_s=timeout_s)
 
     def ensure(self, names: Iterable[str], partitions: int, *, compact: bool) -> None:
         """Creates missing topics, compacted for rows or kept in full for events.

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from headwater.access import Log
 from headwater.errors import HeadwaterError, MachineError, NotReachedError
 from headwater.follow.follower import Follower, History
-from headwater.follow.lineage import LeftOut
 from headwater.position import Position
+from headwater.result import LeftOut
 from headwater.view.tables import completeness
 from headwater.view.wakeup import Wakeup
 

@@ -33,8 +33,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from headwater.errors import HeadwaterError, MachineError, NotReachedError, StorageError, UsageError
-from headwater.follow.lineage import LeftOut
 from headwater.health.report import Report
+from headwater.result import LeftOut
 from headwater.view import at_least, events, merged_sketches
 from headwater.view.guard import AccessGuard
 from headwater.view.hub import Hub
@@ -220,10 +220,16 @@ class Pages:
     async def _status(self) -> Status:
         info = self._info()
         await asyncio.gather(*(self._progress.settle(view.name) for view in info.views))
-        views = await run_in_threadpool(lambda: tuple(self._view_status(view) for view in info.views))
-        return Status(info.app, info.log, views)
+        return Status(info.app, info.log, await run_in_threadpool(self._view_statuses, info))
 
-    def _view_status(self, view: ViewInfo) -> ViewStatus:
+    def _view_statuses(self, info: Info) -> tuple[ViewStatus, ...]:
+        left_out = {view.name: self._progress.left_out(view.name) for view in info.views}
+        if None in left_out.values():  # real-time views have no results: they say it themselves
+            said = {part.name: part.left_out for part in self._report().parts if part.kind == "view"}
+            left_out = {name: counts or said.get(name) for name, counts in left_out.items()}
+        return tuple(self._view_status(view, left_out[view.name]) for view in info.views)
+
+    def _view_status(self, view: ViewInfo, left_out: LeftOut | None) -> ViewStatus:
         extent = self._table(view).extent()
         activity = self._hub.activity(view.name)
         changed_at = activity.changed_at_ms or extent.changed_at_ms
@@ -237,7 +243,7 @@ class Pages:
             changed_at,
             complete,
             self._hub.minute(view.name),
-            self._progress.left_out(view.name),
+            left_out,
         )
 
     def _table(self, view: ViewInfo) -> ViewTable:

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 import headwater as hw
 from headwater.config import Settings
 from headwater.errors import MachineError
+from headwater.operate.log.ledger import check as ledger
 from headwater.operate.views.check import check
 from headwater.pipeline.batch.batch import rows
 from headwater.pipeline.build.prepare import Prepared
@@ -24,6 +25,7 @@ from headwater.pipeline.run.settlement import Settlement
 from headwater.pipeline.spark.session import master
 from headwater.pipeline.time.attention import Attention
 from headwater.pipeline.topics import Topics
+from headwater.result import LeftOut
 from headwater.testing import SettableClock
 from support.ordershop import Order, Shop, orders
 from support.servers import both_logs, wait_until
@@ -144,7 +146,7 @@ def test_windows_in_real_time_tell_of_late_records_and_a_clock_far_ahead_closes_
         return Order(order_id=number, customer_id=1, country="de", cents=1, at=at)
 
     shop.make("orders")
-    shop.send([order(n, n) for n in range(10)])
+    shop.send([*(order(n, n) for n in range(10)), b"no order"])
     shop.send([Order(order_id=98, customer_id=1, country="de", cents=1, at=datetime(9999, 1, 1, tzinfo=UTC))])
     late = late_topic(counted)
 
@@ -152,15 +154,21 @@ def test_windows_in_real_time_tell_of_late_records_and_a_clock_far_ahead_closes_
         wait_until(lambda: runner.wait(0) or len(shop.table(counted)) == 11, 60, "the first windows")
         number = itertools.count(100)
 
-        def left_out() -> bool:
+        def is_left_out() -> bool:
             shop.send([order(next(number), 0.5)])
             return runner.wait(1) or bool(shop.records(late))
 
-        wait_until(left_out, 60, "a late record")
+        wait_until(is_left_out, 60, "a late record")
         shop.send([order(99, 9.5)])
         wait_until(lambda: runner.wait(0) or _counts(shop, counted)[9] == 2, 60, "a row that is not late")
-        wait_until(lambda: shop.committed(counted) == Topics(shop.bootstrap).ends([shop.name("orders")]), 60)
+        settled(runner)
 
+    def settled(runner):
+        ends = lambda: Topics(shop.bootstrap).ends([shop.name("orders")])  # noqa: E731
+        wait_until(lambda: runner.wait(0) or shop.committed(counted) == ends(), 60, "its positions")
+        left_out.append(next(status.left_out for status in runner.statuses()))
+
+    left_out = []
     shop.run(app, meanwhile)
     found = [msgspec.convert(value, LateRecord) for _, value, _ in shop.records(late)]
     assert {each.time for each in found} == {"2026-01-05T09:00:30.000000Z"}
@@ -171,8 +179,13 @@ def test_windows_in_real_time_tell_of_late_records_and_a_clock_far_ahead_closes_
     def again(runner):
         shop.send([order(200, 0.5), order(201, 9.6)])
         wait_until(lambda: runner.wait(0) or _counts(shop, counted)[9] == 3, 60, "the rows after a restart")
+        settled(runner)
 
     shop.run(app, again)
+    (account,) = ledger(shop.log, [counted])
+    assert (account.late, account.invalid) == (len(found) + 1, 1)
+    assert left_out == [LeftOut(late=len(found), invalid=1), LeftOut(late=len(found) + 1, invalid=1)]
+    assert account.processed == account.produced - account.late - account.invalid
     assert _counts(shop, counted)[0] == before, "a record that is late before a restart is late behind it"
     assert check(app, shop.settings, counted).first is None
 
@@ -222,16 +235,16 @@ class Groups:
     """Positions of a view's group; ``answers`` are what commits come to."""
 
     def __init__(self, known, *answers):
-        self.known, self.answers = known, list(answers)
+        self.known, self.notes, self.answers = known, {}, list(answers)
 
     def committed(self, _):
-        return self.known
+        return self.known, self.notes
 
-    def commit(self, _, positions):
+    def commit(self, _, positions, notes):
         answer = self.answers.pop(0) if self.answers else True
         if isinstance(answer, Exception):
             raise answer
-        self.known = positions
+        self.known, self.notes = positions, notes
         return True
 
 

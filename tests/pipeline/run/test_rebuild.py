@@ -1,6 +1,7 @@
 """Rebuild: readers see neither a gap nor a step back, whatever ends it, and the old run can be had again."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,8 +22,10 @@ from headwater.operate.log.topic import describe
 from headwater.operate.views.rebuild import Rebuild
 from headwater.pipeline.kill_points import SWAP_POINTS
 from headwater.pipeline.run.runner import Runner
+from headwater.pipeline.time.watermark import TICK_PARTITIONS
 from headwater.pipeline.topics import records_between
 from headwater.result import topic
+from support.commandline import Outcome, complaint, headwater
 from support.ordershop import Shop, orders
 from support.servers import wait_until
 
@@ -37,6 +40,14 @@ APP = """
     app = hw.App("shop")
     app.stream("orders", Order, key="customer_id", time="at")
     app.sql("totals", "{query}", key="country")
+"""
+LOSSY_APP = """
+    import headwater as hw
+    from support.ordershop import Order
+
+    app = hw.App("shop")
+    app.stream("orders", Order, key="customer_id", time="at", topic="{topic}")
+    app.sql("{view}", "{query}", key="country")
 """
 KILLED = """
     import os, sys
@@ -79,9 +90,14 @@ def test_a_new_version_takes_the_place_of_the_old_in_one_step_and_back(shop, mor
         shop.send(orders(30, start=start))
         Runner(app(shop, view, **more), shop.settings).once()
     before, first = seen(shop, view), run_of(shop, view)
+    for partition in range(TICK_PARTITIONS):  # of all other views
+        shop.send_tick(partition)
 
-    swapped = Rebuild(app(shop, view, BIG, **more), shop.settings, view).run()
+    said = []
+    swapped = Rebuild(app(shop, view, BIG, **more), shop.settings, view).run(said.append)
 
+    assert said[-2:] == ["60 of 60 records", f"{swapped.changed:,} rows differed"]
+    assert all(line.endswith(" of 60 records") for line in said[:-1]), "ticks are no records"
     assert run_of(shop, view) == swapped.run != first
     news = seen(shop, view)[len(before) :]
     assert sorted(news) == [("de", 3, 13), ("fr", 0, None), ("us", 3, 13)]
@@ -247,12 +263,14 @@ def test_under_traffic_the_live_view_is_fenced_once_little_is_missing_and_goes_o
         first = run_of(shop, view)
         sender = threading.Thread(target=traffic, daemon=True)
         sender.start()
-        rebuild = Watched(slow_app(shop, view), shop.settings, view)
+        rebuild, said = Watched(slow_app(shop, view), shop.settings, view), []
         try:
-            rebuild.run()
+            rebuild.run(said.append)
         finally:
             stop.set()
             sender.join(60)
+        first_batch = [int(line.partition(" of ")[0].replace(",", "")) for line in said if " of " in line]
+        assert [read for read in first_batch if 0 < read < 20_000], "it moves within a batch"
         caught_up, lacking = rebuild.swaps[0]
         assert len(rebuild.swaps) == 1, "the live view was fenced more than once"
         assert caught_up > 1
@@ -286,22 +304,32 @@ def test_a_live_view_takes_its_place_back_when_the_rebuild_that_fenced_it_is_gon
         assert run_of(shop, view) != first
 
 
-def test_a_rebuild_from_less_than_the_view_was_made_of_is_refused_until_it_is_insisted_on(shop):
+def test_a_rebuild_from_less_than_the_view_was_made_of_is_refused_until_the_loss_is_accepted(
+    shop, tmp_path, capsys
+):
     shop.make("orders")
-    view = shop.name("totals")
+    view, topic_name = shop.name("totals"), shop.name("orders")
+    file = tmp_path / "app.py"
+    file.write_text(textwrap.dedent(LOSSY_APP).format(topic=topic_name, view=view, query=ALL))
     shop.send(orders(30))
     Runner(app(shop, view), shop.settings).once()
     Rebuild(app(shop, view), shop.settings, view).run()
-    asked, place = admin(shop.log), TopicPartition(shop.name("orders"), 0, 5)
+    asked, place = admin(shop.log), TopicPartition(topic_name, 0, 5)
     asked.delete_records([place])[place].result(30)
-    with pytest.raises(UsageError, match=f"{place.topic}-0 lacks offsets 0 to 4.*--accept-loss"):
-        Rebuild(app(shop, view), shop.settings, view).run()
+
+    def rebuild(*more: str) -> Outcome:
+        command = ("view", "rebuild", view, str(file), *more)
+        return headwater(capsys, tmp_path, *command, **shop.settings.environ())
+
+    refused = complaint(rebuild())
+    lacks = rf"got {topic_name} lacks 5 records from before 20\S+Z \({topic_name}-0 offsets 0 to 4\)"
+    assert re.search(rf"{view}' cannot be rebuilt: .*{lacks}; .*; --accept-loss computes its rows", refused)
     assert sum(row["n"] for row in shop.table(view).values()) == 30
-    Rebuild(app(shop, view), shop.settings, view).run(accept_loss=True)
+    assert rebuild("--accept-loss").code == 0
     assert sum(row["n"] for row in shop.table(view).values()) == 25
-    Rebuild(app(shop, view), shop.settings, view).run()  # nothing is missing of what it is made of now
+    assert rebuild().code == 0, "nothing is missing of what it is made of now"
     newest = current(results(Client(shop.bootstrap), view))
-    assert newest.begun == {place.topic: {0: 5, 1: 0}}
+    assert newest.begun == {topic_name: {0: 5, 1: 0}}
 
 
 def test_streams_and_appended_rows_are_kept_in_full_and_state_in_small_segments(shop):

@@ -19,9 +19,11 @@ from headwater.access import Access
 from headwater.client.client import Client
 from headwater.config import Settings, load
 from headwater.declare.graph import Graph
+from headwater.declare.spec import Stream
 from headwater.errors import HeadwaterError, MachineError
 from headwater.operate.machine.port_user import port_user
 from headwater.pipeline.spark import class_archive, jars, java
+from headwater.pipeline.topics import Topics
 
 __all__ = ["Finding", "examine", "report"]
 
@@ -30,6 +32,9 @@ DISK_FREE_MIN = 2 * 1024**3
 MEMORY_MIN = 2 * 1024**3
 ANSWER_S = 2.0
 DAY_MS = 86_400_000
+FOR_EVER = "for ever"
+TOPICS_SHOWN_MAX = 10
+"""How many topics of a pattern are shown."""
 PIPE_WIDTH = 10_000
 """Only a terminal has a width: in a pipe no name is broken."""
 
@@ -182,26 +187,45 @@ def _port(settings: Settings, name: str, host: str, port: int, variable: str) ->
 
 def _retention(graph: Graph, settings: Settings) -> Iterator[Finding]:
     """How long the log keeps the streams of an application, as far as it has them."""
-    client = Client(settings.access, timeout_s=ANSWER_S)
+    topics = Topics(settings.access, timeout_s=ANSWER_S)
     try:
-        existing = client.partitions()
+        existing = topics.partitions()
         for stream in graph.streams.values():
-            wanted = stream.retention or "for ever"
-            if stream.table or stream.pattern is not None or stream.topic not in existing:
-                continue
-            kept_ms = int(client.config(stream.topic)["retention.ms"])
-            kept = "for ever" if kept_ms < 0 else f"{kept_ms / DAY_MS:.3g} days"
-            yield Finding(
-                f"stream {stream.name}",
-                ok=kept_ms == stream.retention_ms,
-                found=f"kept {kept}",
-                advice=f"declared: kept {wanted}; the start of the application changes an embedded log, and "
-                f"in a Kafka set retention.ms={stream.retention_ms} of topic {stream.topic}",
-            )
+            if stream.pattern is not None:
+                yield from _kept_by_topics(topics, stream, graph)
+            elif not stream.table and stream.topic in existing:
+                yield _kept(topics, stream)
     except MachineError as error:
         yield Finding("streams", ok=True, found=f"not compared: {error.what}")
     finally:
-        client.close()
+        topics.close()
+
+
+def _kept(topics: Topics, stream: Stream) -> Finding:
+    """How long the topic of a stream is kept, beside what the stream declares."""
+    kept_ms = int(topics.config(stream.topic)["retention.ms"])
+    return Finding(
+        f"stream {stream.name}",
+        ok=kept_ms == stream.retention_ms,
+        found=f"kept {_time(kept_ms)}",
+        advice=f"declared: kept {stream.retention or FOR_EVER}; the start of the application changes an "
+        f"embedded log, and in a Kafka set retention.ms={stream.retention_ms} of topic {stream.topic}",
+    )
+
+
+def _kept_by_topics(topics: Topics, stream: Stream, graph: Graph) -> Iterator[Finding]:
+    """How long each topic of a pattern is kept. The stream declares nothing, so nothing is wrong."""
+    matching = topics.of(stream, graph)
+    for name in matching[:TOPICS_SHOWN_MAX]:
+        kept_ms = int(topics.config(name)["retention.ms"])
+        yield Finding(f"stream {stream.name}", ok=True, found=f"topic {name} is kept {_time(kept_ms)}")
+    if len(matching) > TOPICS_SHOWN_MAX:
+        left = len(matching) - TOPICS_SHOWN_MAX
+        yield Finding(f"stream {stream.name}", ok=True, found=f"and {left} more topics")
+
+
+def _time(kept_ms: int) -> str:
+    return FOR_EVER if kept_ms < 0 else f"{kept_ms / DAY_MS:.3g} days"
 
 
 def _server(log: Access) -> Finding:

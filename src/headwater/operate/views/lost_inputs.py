@@ -8,11 +8,19 @@ loss.
                  removed
     not missing  records that were gone before the view began, and records removed by compaction, which
                  keeps the newest record of each key and the start of the log
+
+The records that are gone cannot be looked at. Their number is that of their offsets, with the markers of
+transactions among them; they were written before the first record that the log still holds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
 from headwater.client.client import Client
 from headwater.errors import UsageError
@@ -21,9 +29,13 @@ from headwater.pipeline.engine.checkpoint import Checkpoint
 from headwater.pipeline.topics import Positions
 from headwater.result import TICKS
 
-__all__ = ["Missing", "missing", "refuse_loss"]
+__all__ = ["Missing", "losses", "missing", "refuse_loss"]
 
-NAMED_MAX = 5
+TOPICS_MAX = 5
+"""How many topics an error names."""
+GAPS_MAX = 5
+"""How many gaps of a topic it names."""
+READ_AHEAD_BYTES = 1 << 20
 ACCEPT = "--accept-loss"
 
 
@@ -35,8 +47,12 @@ class Missing(NamedTuple):
     first: int
     upto: int
 
+    @property
+    def records(self) -> int:
+        return self.upto - self.first
+
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition} lacks offsets {self.first:,} to {self.upto - 1:,}"
+        return f"{self.topic}-{self.partition} offsets {self.first:,} to {self.upto - 1:,}"
 
 
 def refuse_loss(client: Client, folder: Path, view: str, what: str, *, accept: bool) -> None:
@@ -49,10 +65,9 @@ def refuse_loss(client: Client, folder: Path, view: str, what: str, *, accept: b
     gaps = missing(client, *_positions(client, folder, view))
     if not gaps:
         return
-    more = f", and {len(gaps) - NAMED_MAX} more" if len(gaps) > NAMED_MAX else ""
     raise UsageError(
         f"{what}: the log no longer holds all records that it has read",
-        got="; ".join(map(str, gaps[:NAMED_MAX])) + more,
+        got=losses(client, gaps),
         expected="every record that the running view has read",
         hint=f"{ACCEPT} computes its rows from the records that are left",
     )
@@ -76,6 +91,47 @@ def _gaps(
     end = max(start, end)
     gaps = [(first, min(start, upto)), (max(first, end), upto)]
     return [Missing(topic, partition, *gap) for gap in gaps if gap[0] < gap[1]]
+
+
+def losses(client: Client, gaps: Iterable[Missing]) -> str:
+    """For each topic: how many records are missing, from before when, and their offsets."""
+    of_topics = [(topic, list(of_topic)) for topic, of_topic in groupby(gaps, lambda gap: gap.topic)]
+    said = [_loss(client, topic, of_topic) for topic, of_topic in of_topics[:TOPICS_MAX]]
+    return "; ".join([*said, *_rest(len(of_topics) - TOPICS_MAX, "topics")])
+
+
+def _loss(client: Client, topic: str, gaps: list[Missing]) -> str:
+    records = sum(gap.records for gap in gaps)
+    places = ", ".join([*map(str, gaps[:GAPS_MAX]), *_rest(len(gaps) - GAPS_MAX, "gaps")])
+    lacks = f"{topic} lacks {records:,} record{'' if records == 1 else 's'}"
+    return f"{lacks}{_since(client, topic, gaps)} ({places})"
+
+
+def _rest(left: int, what: str) -> list[str]:
+    return [f"and {left} more {what}"] if left > 0 else []
+
+
+def _since(client: Client, topic: str, gaps: list[Missing]) -> str:
+    """From before when the missing records of a topic are, or what became of it."""
+    bounds = client.bounds(topic)
+    if not bounds:
+        return ": the topic is gone"
+    if any(gap.upto > max(bounds.get(gap.partition, (0, 0))) for gap in gaps):
+        return ": the topic was deleted and made again"
+    kept = [_first_time_ms(client, topic, gap.partition, bounds[gap.partition]) for gap in gaps]
+    times = [time_ms for time_ms in kept if time_ms is not None]
+    if len(times) < len(gaps):
+        return ""  # nothing is left that says when
+    before = datetime.fromtimestamp(max(times) / 1000, UTC)
+    return f" from before {before.isoformat(timespec='seconds').replace('+00:00', 'Z')}"
+
+
+def _first_time_ms(client: Client, topic: str, partition: int, bounds: tuple[int, int]) -> int | None:
+    """When the first record that is left of a partition was written; None if none is left, or it says not."""
+    start, end = ({topic: {partition: offset}} for offset in bounds)
+    with closing(client.read([topic], end, since=start, ahead_bytes=READ_AHEAD_BYTES)) as records:
+        kind, time_ms = next((record.timestamp() for record in records), (TIMESTAMP_NOT_AVAILABLE, 0))
+    return None if kind == TIMESTAMP_NOT_AVAILABLE else int(time_ms)
 
 
 def _positions(client: Client, folder: Path, view: str) -> tuple[Positions, Positions]:

@@ -27,7 +27,8 @@ from headwater.errors import UsageError
 from headwater.follow import results
 from headwater.follow.results import Runs
 from headwater.operate.log import topic
-from headwater.operate.views.lost_inputs import missing, refuse_loss
+from headwater.operate.views.catch_up_progress import CatchUpProgress, records
+from headwater.operate.views.lost_inputs import losses, missing, refuse_loss
 from headwater.pipeline.engine.checkpoint import Checkpoint
 from headwater.pipeline.engine.engine import Engine
 from headwater.pipeline.kill_points import passes
@@ -43,9 +44,13 @@ from headwater.pipeline.state.files import Place, whole_file
 from headwater.pipeline.state.layouts import PLAIN, layout
 from headwater.pipeline.state.shard import size_of
 from headwater.pipeline.topics import Topics, records_between
-from headwater.result import Chain, Result
+from headwater.result import TICKS, Chain, Result
 
 __all__ = ["Rebuild"]
+
+HEARTBEAT = "spark.executor.heartbeatInterval"
+LIVELY = {HEARTBEAT: "1s"}
+"""A batch of a rebuild may take minutes; executors say meanwhile how many records they have read."""
 
 NEAR_SECONDS = 20.0
 """If catching up takes no longer, another round is not worth it: most of this time is the start of a
@@ -79,7 +84,8 @@ class Rebuild:
                 hint=f"delete them with headwater view reset {view}, or give the new view another name",
             )
         self._app = app
-        self._settings = settings
+        options = LIVELY | settings.spark_options
+        self._settings = msgspec.structs.replace(settings, spark_options=options)
         self._view: View = graph.views[view]
         self._clock = clock or SystemClock()
         self._engine = engine
@@ -114,7 +120,7 @@ class Rebuild:
             raise UsageError(
                 f"view {self._view.name!r} cannot go back: the log no longer holds records"
                 " that the earlier run has not read",
-                got="; ".join(map(str, gaps)),
+                got=losses(self._topics, gaps),
                 hint=f"headwater view rebuild {self._view.name} APP --accept-loss uses what is left",
             )
 
@@ -148,19 +154,18 @@ class Rebuild:
 
     def _lag(self, run: str) -> int:
         """The number of records that the visible run has read, and this one has not."""
-        return records_between(self._last(run).inputs, self._visible().inputs)
+        return records(self._last(run).inputs, self._visible().inputs)
 
     def _catch_up(self, run: str, say: Callable[[str], None]) -> None:
-        ends = self._topics.ends(self._visible().inputs)
+        ends = self._topics.ends(self._visible().inputs.keys() - {TICKS})
+        bounds = {topic: self._topics.bounds(topic) for topic in ends}
+        starts = {topic: {p: start for p, (start, _) in parts.items()} for topic, parts in bounds.items()}
+        progress = CatchUpProgress(starts, ends, say)
         shadows = {self._view.name: run}
         runner = Runner(self._app, self._settings, self._clock, shadows=shadows, engine=self._engine)
-        total = records_between({}, ends)
-
-        def look() -> None:
-            left = records_between(runner.positions()[self._view.name], ends)
-            say(f"{total - left:,} of {total:,} records")
-
-        runner.once(look)
+        view = runner.views[self._view.name]
+        runner.once(lambda: progress.note(view.complete(), view.planned(), runner.reading()))
+        progress.note(view.complete(), view.planned(), 0)
 
     # ---- the swap --------------------------------------------------------------------------------------
 

@@ -24,10 +24,14 @@ from headwater.pipeline.engine.observed import Observed
 from headwater.pipeline.operator.messages import Plan
 from headwater.pipeline.topics import Positions
 
-__all__ = ["Computed", "Engine", "Failure", "Fault", "Groups", "Launch", "Query", "Take"]
+__all__ = ["Computed", "Engine", "Failure", "Fault", "Groups", "Launch", "Notes", "Query", "Take"]
 
 Take = Callable[[Any, int], None]
 """Takes a batch: its rows, which only the engine can compute, and its number."""
+
+
+Notes = dict[str, dict[int, str]]
+"""By topic and partition, a text beside a committed offset."""
 
 
 class Query(Protocol):
@@ -55,9 +59,11 @@ class Query(Protocol):
 class Groups(Protocol):
     """Commits the positions of views, for lag tools."""
 
-    def commit(self, view: str, positions: Positions, *, wait: bool = True) -> bool: ...
+    def commit(
+        self, view: str, positions: Positions, notes: Notes | None = None, *, wait: bool = True
+    ) -> bool: ...
 
-    def committed(self, view: str) -> Positions: ...
+    def committed(self, view: str) -> tuple[Positions, Notes]: ...
 
     def close(self) -> None: ...
 
@@ -152,6 +158,10 @@ class Engine(Protocol):
 
         None if its query fails on that record before any aggregate has it, and no keys if it fails after one.
         """
+        ...
+
+    def reading(self) -> int:
+        """How many records the tasks that run now have read; 0 if that is not known."""
         ...
 
     def repeat(self, rows: Any, plan: Plan) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from headwater.access import Log, access
 from headwater.declare.spec import VIEW_GROUP
+from headwater.pipeline.engine.engine import Notes
 from headwater.pipeline.spark import catalyst
 from headwater.pipeline.topics import Positions
 
@@ -39,15 +40,18 @@ class Groups:
         self._duration = catalyst.of(spark, "java.time.Duration")
         self._client = catalyst.of(spark, "org.apache.kafka.clients.admin.AdminClient")
 
-    def commit(self, view: str, positions: Positions, *, wait: bool = True) -> bool:
-        """Commits a view's positions.
+    def commit(
+        self, view: str, positions: Positions, notes: Notes | None = None, *, wait: bool = True
+    ) -> bool:
+        """Commits a view's positions, with notes beside them.
 
         False if the log has not confirmed it in time, or if the call does not wait. That does no harm.
         """
-        offsets = self._map()
+        offsets, notes = self._map(), notes or {}
         for topic, partitions in positions.items():
             for partition, offset in partitions.items():
-                offsets.put(self._place(topic, partition), self._offset(offset))
+                note = notes.get(topic, {}).get(partition, "")
+                offsets.put(self._place(topic, partition), self._offset(offset, note))
         try:
             answer = self._admin.alterConsumerGroupOffsets(group(view), offsets)
             if not wait:
@@ -57,13 +61,16 @@ class Groups:
             return False
         return True
 
-    def committed(self, view: str) -> Positions:
-        """The committed positions of a view; empty if there are none."""
+    def committed(self, view: str) -> tuple[Positions, Notes]:
+        """The committed positions of a view and the notes beside them; empty if there are none."""
         answer = self._admin.listConsumerGroupOffsets(group(view)).partitionsToOffsetAndMetadata().get()
         positions: Positions = {}
+        notes: Notes = {}
         for place in answer.keySet():
-            positions.setdefault(place.topic(), {})[place.partition()] = answer.get(place).offset()
-        return positions
+            topic, partition, committed = place.topic(), place.partition(), answer.get(place)
+            positions.setdefault(topic, {})[partition] = committed.offset()
+            notes.setdefault(topic, {})[partition] = committed.metadata()
+        return positions, notes
 
     def close(self) -> None:
         """Ends the connection; otherwise it would look for its log for ever."""

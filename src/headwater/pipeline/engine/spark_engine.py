@@ -173,6 +173,11 @@ class Spark:
                 raise
             return []
 
+    def reading(self) -> int:
+        """Executors report it with each sign of life (``spark.executor.heartbeatInterval``)."""
+        store = self._session.sparkContext._jsc.sc().statusStore()  # noqa: SLF001
+        return sum(int(stage.inputRecords()) for stage in catalyst.items(store.activeStages()))
+
     def repeat(self, rows: DataFrame, plan: Plan) -> None:
         _set_plan(rows, plan)
         with self._turns.turn():

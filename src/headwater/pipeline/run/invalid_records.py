@@ -4,6 +4,7 @@ The key is topic-partition-offset and the topic is compacted, so that a record i
 views read it and however often a batch is repeated.
 """
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from headwater.declare.spec import Stream, View
 from headwater.decoders import from_json
 from headwater.pipeline.build.plan_edits import observed
 from headwater.pipeline.engine.engine import Engine
-from headwater.pipeline.run.side_records import SideRecord, SideTopic, encode, value_text
+from headwater.pipeline.run.side_records import SideRecord, SideTopic, encode, tallied, value_text
 from headwater.pipeline.topics import Positions, Topics
 from headwater.pipeline.wire.wire import INVALID
 
@@ -62,12 +63,15 @@ class InvalidRecords:
         counts: dict[str, int] | None,
         starts: Positions,
         ends: Positions,
-    ) -> None:
+    ) -> Counter[str]:
         """Reads a stretch of the view's inputs again and publishes its invalid records.
+
+        Returns how many there are of each topic.
 
         ``counts`` are observations by name, ``invalid STREAM``; streams with a count of 0 are not read. None:
         all streams are read.
         """
+        published: Counter[str] = Counter()
         counted = {observed(name).partition(" ")[2] for name, count in (counts or {}).items() if count}
         for stream in dict.fromkeys(self._graph.inputs(view).values()):
             if counts is not None and stream.name not in counted:
@@ -75,18 +79,21 @@ class InvalidRecords:
             topics = self._topics.of(stream, self._graph)
             stretch = {name: ends[name] for name in topics if ends.get(name)}
             if stretch:
-                self._publish(stream, starts, stretch)
+                published += self._publish(stream, starts, stretch)
+        return published
 
     def close(self) -> None:
         self._side_topic.close()
 
-    def _publish(self, stream: Stream, starts: Positions, ends: Positions) -> None:
+    def _publish(self, stream: Stream, starts: Positions, ends: Positions) -> Counter[str]:
         self._topics.ensure([topic(name) for name in ends], self._partitions, compact=True)
+        published: Counter[str] = Counter()
         records = (_invalid(row, stream) for row in self._engine.invalid(stream, starts, ends))
         self._side_topic.send(
             f"invalid records of stream {stream.name!r}",
-            ((topic(record.topic), *encode(record)) for record in records),
+            ((topic(record.topic), *encode(record)) for record in tallied(records, published)),
         )
+        return published
 
 
 def _invalid(row: Any, stream: Stream) -> InvalidRecord:

@@ -267,6 +267,10 @@ class Runner:
         """For each view, what it has read and published."""
         return {name: view.complete() for name, view in self.views.items()}
 
+    def reading(self) -> int:
+        """How many records the batches that run now have read, as of a second ago."""
+        return self._services.engine.reading()
+
     def caught_up(self) -> bool:
         """Whether every view has published all that was in the log at the time of the call."""
         log = self._services.topics
@@ -285,16 +289,13 @@ class Runner:
     def statuses(self) -> list[PartStatus]:
         """How each view is; any thread may ask. The commands in errors have the name of the application."""
         file = self._app.file
-        return [
-            msgspec.structs.replace(
-                status,
-                error=status.error if file is None else APP_WORD.sub(lambda _: str(file), status.error),
-            )
-            for status in (
-                self.watch.judged(view.condition.status("view", name, lag_records=self.watch.lags.get(name)))
-                for name, view in self.views.items()
-            )
-        ]
+        statuses = []
+        for name, view in self.views.items():
+            status = view.condition.status("view", name, lag_records=self.watch.lags.get(name))
+            judged = self.watch.judged(status)
+            error = judged.error if file is None else APP_WORD.sub(lambda _: str(file), judged.error)
+            statuses.append(msgspec.structs.replace(judged, error=error, left_out=view.left_out))
+        return statuses
 
     def waiting(self) -> dict[str, Trailing]:
         """The views that wait for the followers of their rows, each with the slowest of these."""

@@ -12,6 +12,7 @@ drops windows by the watermark before that, so it never drops a row that the vie
 import contextlib
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -26,7 +27,8 @@ from headwater.pipeline.engine.engine import Engine
 from headwater.pipeline.run import late_records as late
 from headwater.pipeline.run.invalid_records import InvalidRecords
 from headwater.pipeline.run.late_records import LateRecords
-from headwater.pipeline.run.side_records import SideTopic, encode
+from headwater.pipeline.run.left_out_counts import LeftOutCounts
+from headwater.pipeline.run.side_records import SideTopic, encode, tallied
 from headwater.pipeline.time import watermark as time
 from headwater.pipeline.time.attention import Attention, When
 from headwater.pipeline.time.input_times import InputTimes, Stretch
@@ -34,6 +36,7 @@ from headwater.pipeline.time.late_bounds import Bounds
 from headwater.pipeline.time.late_split import BOUND
 from headwater.pipeline.topics import Positions
 from headwater.pipeline.wire.wire import INVALID
+from headwater.result import LeftOut
 
 __all__ = ["Settlement"]
 
@@ -72,7 +75,9 @@ class Settlement:
         self._clock = clock
         self._begun = checkpoint.last()
         """The last batch before this process."""
-        self._settled = engine.groups.committed(self._view.name) or self._before()
+        committed, notes = engine.groups.committed(self._view.name)
+        self._settled = committed or self._before()
+        self._counts = LeftOutCounts.of(self._settled, notes)
         self._batch = self._begun - 1
         self._attention = attention
         self._looked_ms = attention.now_ms()
@@ -86,6 +91,11 @@ class Settlement:
         self._trouble = ""
         """Why the last batch could not be settled."""
         self._set_bound(self._begun + 1)  # nothing runs yet
+
+    @property
+    def left_out(self) -> LeftOut:
+        """How many records the settled batches have left out."""
+        return self._counts.sum
 
     def follow(self, query: StreamingQuery) -> None:
         """Settles while the query runs. An error is logged, and the batch is tried again at the next look.
@@ -143,19 +153,27 @@ class Settlement:
             for t, ps in ends.items()
         }
         if starts != ends:
-            self._invalid.publish(self._view, _invalid(seen), starts, ends)
-            if seen is not None:
-                self._publish_late(seen, _bound(seen), (starts, ends))
-            else:
-                for number, stretch in self._unreported(batch, starts, ends):
-                    bound = self._bounds.of(number)
-                    if bound is None:
-                        bound = self._checkpoint.watermark_us(number)
-                    self._publish_late(None, bound, stretch)
-            if not self._engine.groups.commit(self._view.name, ends):
+            invalid = self._invalid.publish(self._view, _invalid(seen), starts, ends)
+            counts = self._counts.plus(self._late_of(batch, seen, (starts, ends)), invalid)
+            if not self._engine.groups.commit(self._view.name, ends, counts.notes(ends)):
                 return False
+            self._counts = counts
         self._settled = ends
         return True
+
+    def _late_of(
+        self, batch: int, seen: Observed | None, stretch: tuple[Positions, Positions]
+    ) -> Counter[str]:
+        """Publishes the late records of a batch, and counts them by topic."""
+        if seen is not None:
+            return self._publish_late(seen, _bound(seen), stretch)
+        published: Counter[str] = Counter()
+        for number, part in self._unreported(batch, *stretch):
+            bound = self._bounds.of(number)
+            if bound is None:
+                bound = self._checkpoint.watermark_us(number)
+            published += self._publish_late(None, bound, part)
+        return published
 
     def _unreported(
         self, batch: int, starts: Positions, ends: Positions
@@ -173,20 +191,32 @@ class Settlement:
 
     def _publish_late(
         self, seen: Observed | None, bound: int | None, stretch: tuple[Positions, Positions]
-    ) -> None:
-        """Publishes the records of a stretch whose time is before a bound."""
-        if self._prepared.judge is None or self._view.late.policy == "drop":
-            return
+    ) -> Counter[str]:
+        """Publishes the records of a stretch whose time is before a bound; returns how many each topic has.
+
+        With ``late="drop"`` they are only counted, if the batch was reported.
+        """
+        published: Counter[str] = Counter()
+        if self._prepared.judge is None:
+            return published
+        if self._view.late.policy == "drop":
+            return self._dropped(seen or {})
         streams = {name for name in self._prepared.inputs if seen is None or seen.get(name, {}).get("late")}
         if not streams or bound is None or bound + self._view.late.horizon_us <= time.NEVER:
-            return
+            return published
         watermark = bound + self._view.late.horizon_us
         late_rows = self._late.read(
             self._view, streams, stretch, run=self._checkpoint.run, watermark=watermark
         )
         name = late.topic(self._view.name)
-        records = ((name, *encode(record)) for record in late_rows)
+        records = ((name, *encode(record)) for record in tallied(late_rows, published))
         self._side_topic.send(f"late records of view {self._view.name!r}", records)
+        return published
+
+    def _dropped(self, seen: Observed) -> Counter[str]:
+        """How many late records of each topic a batch has dropped; those of a pattern are not counted."""
+        topics = {name: place.topic for name, place in self._prepared.inputs.items() if not place.pattern}
+        return Counter({topics[name]: row.get("late") or 0 for name, row in seen.items() if name in topics})
 
     def _move(self, query: StreamingQuery, seen: Observed | None, ended: When) -> None:
         """After a batch: its event times move the watermark, and Spark drops state by the batch's bound.

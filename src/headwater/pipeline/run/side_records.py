@@ -9,7 +9,9 @@ place and its topic is compacted, so that a record that is sent again is kept on
 """
 
 import functools
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import msgspec
 from confluent_kafka import Producer
@@ -18,7 +20,9 @@ from headwater.access import Access
 from headwater.client.client import producer
 from headwater.errors import MachineError
 
-__all__ = ["SideRecord", "SideTopic", "encode", "value_text"]
+__all__ = ["SideRecord", "SideTopic", "encode", "tallied", "value_text"]
+
+Kind = TypeVar("Kind", bound="SideRecord")
 
 VALUE_CHARACTERS_MAX = 1_000
 FLUSH_SECONDS_MAX = 120.0
@@ -40,6 +44,13 @@ class SideRecord(msgspec.Struct, frozen=True):
 def encode(record: SideRecord) -> tuple[bytes, bytes]:
     """The key and the value under which its topic keeps it."""
     return record.key.encode(), msgspec.json.encode(record)
+
+
+def tallied(records: Iterable[Kind], tally: Counter[str]) -> Iterator[Kind]:
+    """The same records, counted by their topic on the way."""
+    for record in records:
+        tally[record.topic] += 1
+        yield record
 
 
 def value_text(value: bytes | None) -> str | None:

@@ -218,9 +218,19 @@ class ViewRun:
         """Whether it has a watermark, and therefore counts the attention of its driver."""
         return self._prepared is not None and bool(self._prepared.inputs)
 
+    @property
+    def left_out(self) -> result.LeftOut | None:
+        """How many records a real-time view has left out; results say so of the other views."""
+        return None if self.settlement is None else self.settlement.left_out
+
     def complete(self) -> Positions:
         """What it has read and published."""
         return self.checkpoint.complete()
+
+    def planned(self) -> Positions:
+        """Up to where the current batch reads, and all before it have read."""
+        checkpoint = self.checkpoint
+        return checkpoint.ends(checkpoint.last() + 1) or checkpoint.complete()
 
     def tick(self) -> None:
         """Sends a tick if a time-out is due, unless the view waits for its followers."""

@@ -69,7 +69,8 @@ function draw(row, view) {
   const { parts } = row;
   const samples = lastMinute(view);
   drawState(row, view);
-  if (text(parts.left, leftOut(view.left_out))) parts.left.classList.toggle("bad", Boolean(view.left_out?.failed));
+  const left = part("view", view.name)?.left_out ?? view.left_out; // real-time views say it with their state
+  if (text(parts.left, leftOut(left))) parts.left.classList.toggle("bad", Boolean(left?.failed));
   if (text(parts.count, number(view.rows))) parts.count.classList.toggle("zero", view.rows === 0);
   text(parts.last, ago(view.changed_at));
   text(parts.rate, short(samples.slice(-RATE_SECONDS).reduce((sum, value) => sum + value, 0) / RATE_SECONDS));
