@@ -70,7 +70,7 @@ def _end_without_driver() -> None:
     if gateway is not None and gateway.proc.poll() is not None:
         error = MachineError("the Spark driver's JVM has ended", got=f"exit code {gateway.proc.returncode}")
     elif context is not None and _has_stopped(context):
-        error = MachineError("Spark has stopped", hint="see spark.log in the data folder")
+        error = MachineError("Spark has stopped", hint="see logs/spark.log in the data folder")
     if error is not None:
         sys.stderr.write(f"headwater: {one_line(error, None)}\n")
         os._exit(error.exit_code)
