@@ -169,7 +169,7 @@ class Installation:
 
     def keep_logs(self) -> None:
         """Moves them away, those that were rotated too: the next ``headwater up`` would append to them."""
-        for log in (*(self.data / "logs").glob("*.log*"), *self.data.glob("spark.log")):
+        for log in (self.data / "logs").glob("*.log*"):
             name, _, number = log.name.partition(".log")
             shutil.move(log, self.kept_logs / f"{name}-{self._runs}{number}.log")
 

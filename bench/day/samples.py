@@ -53,8 +53,6 @@ FOLDERS = {
     "copies": "copies of state",
     "views": "view tables",
     "logs": "logs",
-    "spark.log": "logs",
-    "check": "logs",
 }
 """Of the data folder."""
 

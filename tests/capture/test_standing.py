@@ -18,6 +18,7 @@ from headwater.capture.postgres.slot import slot_name
 from headwater.capture.postgres.source import PostgresSource
 from headwater.cli.main import cli
 from headwater.errors import HeadwaterError
+from headwater.node.gate import Gate
 from headwater.node.supervisor import Part, Supervisor
 from support.captured import CaptureProcess, committed, drop_slots, events, execute, running, streaming, table
 from support.capturedb import Shop
@@ -115,6 +116,8 @@ def test_a_supervisor_takes_a_removed_capture_for_no_failure(name, url, broker, 
     )
     argv = (sys.executable, "-m", "headwater", "capture", "run", "--supervised", name, str(file))
     supervisor = Supervisor(tmp_path / "up")
+    (tmp_path / "run").mkdir()
+    Gate(tmp_path).open()  # as the pipeline does
     try:
         supervisor.start(
             Part("capture", argv, environ={"HEADWATER_VIEW_TABLES": f"sqlite:{tmp_path / 'views'}"})

@@ -15,7 +15,7 @@ sys.path.insert(0, str(HERE))
 
 from life import Life  # noqa: E402
 
-LEFT_OUT = {"artifacts", "copies", "logs", "run", "spark-warehouse", "spark.log", "spark.out"}
+LEFT_OUT = {"artifacts", "copies", "logs", "run", "spark-warehouse"}
 
 
 def live(life: Life) -> None:

@@ -5,12 +5,20 @@ from contextlib import contextmanager
 
 import pytest
 
+import headwater as hw
+from headwater.client.client import Client
 from headwater.sink import Call
 from headwater.sink.effects.journal import Journal, JournalPartition, SourceMark
 from headwater.sink.loop.loop import Loop
+from headwater.sink.loop.sinks import Sinks
 from sink.contract import batch, change
 from sink.receivers import effect_feed, idle
 from support.servers import both_logs, wait_until
+
+
+class Order(hw.Event):
+    id: str
+    total: int
 
 
 @pytest.fixture
@@ -80,6 +88,29 @@ def test_a_sink_that_waited_for_its_topic_and_its_first_result_tells_all_of_it(l
         log.put(topic, {"a": {"id": "a", "total": 1}})
         there.set()
         wait_until(lambda: len(delivered) == 1, 20, "the first row")
+
+    assert totals(delivered) == [(1, "live")]
+
+
+def test_what_comes_while_a_sink_may_not_begin_is_told(log, topic, delivered, tmp_path):
+    app = hw.App("shop")
+    app.stream("orders", Order, key="id", time=hw.ARRIVAL, topic=topic)
+    app.sink("orders", Call(delivered.append), name=f"{topic}.told")
+    plans, stop = threading.Event(), threading.Event()
+    sinks = Sinks(
+        log.log, app.graph(), tmp_path, session_ms=1500, may_begin=lambda sink: bool(sink) and plans.is_set()
+    )
+    thread = threading.Thread(target=sinks.run, args=(stop,))
+    thread.start()
+    try:
+        wait_until(lambda: sinks._beginnings, 20, "the look where it begins")
+        assert f"{topic}.told.effects" not in Client(log.log).partitions()
+        log.put(topic, {"a": {"id": "a", "total": 1}})
+        plans.set()
+        wait_until(lambda: delivered, 20, "what came meanwhile")
+    finally:
+        stop.set()
+        thread.join(120)
 
     assert totals(delivered) == [(1, "live")]
 

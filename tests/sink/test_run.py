@@ -20,6 +20,7 @@ from headwater.config import Settings
 from headwater.declare.drawing import drawing
 from headwater.declare.spec import Sink
 from headwater.errors import UsageError
+from headwater.node.gate import Gate
 from headwater.node.node import Node
 from headwater.result import Result
 from headwater.sink import Call, Delta, Kafka, OpenSearch, Parquet, Postgres, Redis, Sqlite, Tantivy
@@ -224,6 +225,7 @@ def test_the_node_runs_the_sinks_of_its_application(log, application, tmp_path):
     log.put(topic, {"a": order("a", 1)})
     settings = Settings(log=f"kafka://{log.log}", view_tables=f"sqlite:{tmp_path}/views", console_port=0)
     with Node(settings, file, hw.App.load(str(file)).graph()) as node:
+        Gate(node.folder).open()  # as the pipeline does
         node.supervisor.start(node._sinks())
         wait_until(lambda: stored(tmp_path / "orders.db") == [("a", 1)], 30, "the row")
         node.supervisor.check()

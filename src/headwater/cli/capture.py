@@ -57,6 +57,7 @@ def capture_run(
     from headwater.cli.main import begin
     from headwater.cli.snapshot_bar import show
     from headwater.health.board import BoardFile
+    from headwater.node.gate import Gate
     from headwater.node.signals import stop_on_signals
 
     settings = begin(supervised=supervised)
@@ -85,7 +86,8 @@ def capture_run(
     for thread in threads:
         thread.start()
     try:
-        feed.run(stop)
+        if not supervised or Gate(settings.data).wait("capture", name, database, stop):
+            feed.run(stop)
     finally:
         over.set()
         for thread in threads:

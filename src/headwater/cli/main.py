@@ -182,9 +182,11 @@ def run(
     settings = begin(supervised=supervised)
     loaded = App.load(str(app))
     loaded.graph()  # checked before Spark is loaded
+    from headwater.node.gate import Gate
     from headwater.node.views import run_views
 
-    run_views(loaded, settings, once=once, ready=ready, forever=supervised)
+    planned = Gate(settings.data).open if supervised else lambda: None
+    run_views(loaded, settings, once=once, planned=planned, ready=ready, forever=supervised)
 
 
 @cli.command(epilog=examples("headwater broker --data ./data --port 9092", "kcat -b 127.0.0.1:9092 -L"))
@@ -295,12 +297,19 @@ def sinks(app: AppFile, *, supervised: Supervised = False) -> None:
     """Run all sinks of an application; if one fails, it writes that to its log, and the others continue."""
     from headwater.declare.app import App
     from headwater.health.board import BoardFile
+    from headwater.node.gate import Gate
     from headwater.sink.loop.sinks import Sinks
 
     settings = begin(supervised=supervised)
     graph = App.load(str(app)).graph()
-    board = BoardFile(settings.data, "sinks")
-    Sinks(settings.access, graph, settings.data).run(stop_on_signals(), forever=True, board=board)
+    board, gate = BoardFile(settings.data, "sinks"), Gate(settings.data)
+    running = Sinks(
+        settings.access,
+        graph,
+        settings.data,
+        may_begin=lambda sink: not supervised or gate.lets("sink", sink.name, sink),
+    )
+    running.run(stop_on_signals(), forever=True, board=board)
 
 
 @cli.command(hidden=True)

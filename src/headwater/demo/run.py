@@ -118,7 +118,7 @@ class Demo:
         _ensure_no_records(Client(node.settings.access), node.settings.log)
         self._report.ready("log", node.settings.bootstrap, self._elapsed())
         self._report.say("starting Spark and the console …")
-        node.start_views()
+        node.start_parts()
         self._report.ready("Spark", node.settings.spark, self._elapsed())
         page.follow(self._clock)
         self._report.page(node.url)

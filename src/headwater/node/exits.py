@@ -2,6 +2,7 @@
 
 import signal
 
+from headwater.child_log import ChildLog
 from headwater.errors import (
     CaptureError,
     FencedError,
@@ -10,7 +11,6 @@ from headwater.errors import (
     StorageError,
     UsageError,
 )
-from headwater.node.logs import ChildLog
 
 __all__ = ["ERROR_TYPES", "FINAL", "error_of"]
 

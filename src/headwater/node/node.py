@@ -7,7 +7,8 @@
     captures  a process for each
 
 Each is a separate process under one supervisor; they communicate only through topics. They are started in
-this order and ended in the reverse order. None of them ends because another one does.
+this order, the last four at the same time, and ended in the reverse order. None of them ends because another
+one does. New captures and sinks touch nothing until the pipeline has planned all views (`Gate`).
 """
 
 import http.client
@@ -32,6 +33,7 @@ from headwater.health.board import BoardFile
 from headwater.health.report import read
 from headwater.node import console_board
 from headwater.node.console_board import CONSOLE
+from headwater.node.gate import Gate
 from headwater.node.supervisor import Part, Supervisor
 from headwater.view.hub import Hub
 from headwater.view.results import ViewProgress
@@ -79,6 +81,7 @@ class Node:
         self.supervisor = Supervisor(self.folder, stop=stop)
         self._environ = self.settings.environ() | _java_environ(java_options)
         self._ready_file = self.folder / "run" / "pipeline.ready"
+        self._gate = Gate(self.folder)
 
     @property
     def url(self) -> str:
@@ -100,18 +103,18 @@ class Node:
             client.partitions()
             self.supervisor.start(Part("log", (), client.is_reachable, kind="log", probe=True))
 
-    def start_views(self, *, patient: bool = False) -> None:
-        """Starts Spark, the console and the sinks at the same time; ``patient`` as for `Supervisor.start`."""
+    def start_parts(self, *, patient: bool = False) -> None:
+        """Starts all other processes at the same time; ``patient`` as for `Supervisor.start`.
+
+        It does not wait for captures and sinks: their databases and stores may not answer yet.
+        """
         sinks = [self._sinks()] if self.graph.sinks else []
-        self.supervisor.start(self._console(), self._pipeline(), *sinks, patient=patient)
+        captures = [self._capture(name) for name in self.graph.captures]
+        self.supervisor.start(self._pipeline(), self._console(), *sinks, *captures, patient=patient)
 
     def start_console(self) -> None:
         """The console alone, for views that run in this process."""
         self.supervisor.start(self._console())
-
-    def start_captures(self) -> None:
-        """Starts a process for each capture, without waiting for it: its database may not answer yet."""
-        self.supervisor.start(*(self._capture(name) for name in self.graph.captures))
 
     def _capture(self, name: str) -> Part:
         argv = (sys.executable, "-m", "headwater", "capture", "run", "--supervised", name, str(self.app))
@@ -144,9 +147,16 @@ class Node:
             self._views_started,
             self._environ,
             SPARK_READY_S,
-            forget=lambda: self._ready_file.unlink(missing_ok=True),  # process ids are used again
+            forget=self._forget_pipeline,
             members=views,
         )
+
+    def _forget_pipeline(self) -> None:
+        self._ready_file.unlink(missing_ok=True)  # process ids are used again
+        if self.graph.views:
+            self._gate.close()
+        else:
+            self._gate.open()
 
     def _views_started(self) -> bool:
         """Whether this process of the pipeline has started its views, and not one before it."""

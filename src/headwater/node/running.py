@@ -101,13 +101,16 @@ class Running:
         java.require()
         self._node.start_log()
         self._node.start_console()
-        for name in self.graph.captures:
-            self._in_thread(f"capture {name}", self._capture(name))
-        self._runner.start()
+        self._runner.start(self._start_captures)
         if self.graph.sinks:
             sinks = Sinks(self.settings.access, self.graph, self.settings.data)
             self._in_thread("sinks", lambda: sinks.run(self._stop, forever=True))
         return self
+
+    def _start_captures(self) -> None:
+        """Once all views are planned: an application that is wrong touches no database."""
+        for name in self.graph.captures:
+            self._in_thread(f"capture {name}", self._capture(name))
 
     def stop(self) -> None:
         """Lets each view finish its batch, and ends everything that was started.
@@ -198,7 +201,7 @@ class Running:
             database.open(name, folder),
             self.settings.access,
             partitions=database.partitions or self.settings.partitions,
-            outbox=database.routed(name),
+            outbox=database.outbox_router(name),
             folder=folder,
             stays=True,
         )

@@ -18,16 +18,15 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
+from headwater.child_log import ChildLog
 from headwater.clock import Clock, SystemClock
 from headwater.errors import HeadwaterError, MachineError, UsageError, one_line
 from headwater.health.board import UP, BoardFile
 from headwater.health.condition import Condition, PartStatus
 from headwater.health.report import Report, read
 from headwater.node.exits import ERROR_TYPES, FINAL, error_of
-from headwater.node.logs import ChildLog
 from headwater.node.processes import MARK, end_marked
 from headwater.node.up_lock import UpLock
 
@@ -347,8 +346,7 @@ class Supervisor:
         part.forget()
         if not part.argv:
             return
-        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
-        with self._log(part.name).open(f"{part.name} starts, {now:%Y-%m-%d %H:%M:%S} UTC") as log:
+        with self._log(part.name).open(part.name, self._clock.now_ms()) as log:
             child.process = subprocess.Popen(
                 part.argv,
                 stdin=subprocess.PIPE,

@@ -28,8 +28,7 @@ def up(file: Path, graph: Graph, settings: Settings) -> None:
     with contextlib.suppress(Interrupted), Node(settings, file, graph, stop=stop) as node:
         node.start_log()
         _print(f"log      {node.settings.bootstrap}")
-        node.start_captures()
-        node.start_views(patient=True)
+        node.start_parts(patient=True)
         _print(f"console  {node.url}")
         _print(f"logs     {node.folder / 'logs'}")
         before = Report.of(())

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,19 @@ PIPELINE = "pipeline"
 
 
 def run_views(
-    app: App, settings: Settings, *, once: bool = False, ready: Path | None = None, forever: bool = False
+    app: App,
+    settings: Settings,
+    *,
+    once: bool = False,
+    planned: Callable[[], None] = lambda: None,
+    ready: Path | None = None,
+    forever: bool = False,
 ) -> None:
     """Runs all views until Ctrl-C or SIGTERM; with ``once``, until they have read what the log holds now.
 
     A view that fails ends no other. If none can run any more, raises what ended the first, unless it is to
-    run ``forever``. ``ready`` is a file that gets the id of this process when every view was started.
+    run ``forever``. ``planned`` is called when every view is planned; ``ready`` is a file that gets the id of
+    this process when every view was started.
     """
     app.graph()
     java.require()
@@ -36,7 +44,7 @@ def run_views(
     board = BoardFile(settings.data, PIPELINE)
     board.write(runner.statuses())  # also to commands that must not touch a view while it runs
     try:
-        runner.start()  # until here a signal ends the process at once: nothing has been published yet
+        runner.start(planned)  # until here a signal ends the process at once: nothing has been published yet
     except BaseException:
         board.remove()
         raise
@@ -62,7 +70,7 @@ def _end_without_driver() -> None:
     if gateway is not None and gateway.proc.poll() is not None:
         error = MachineError("the Spark driver's JVM has ended", got=f"exit code {gateway.proc.returncode}")
     elif context is not None and _has_stopped(context):
-        error = MachineError("Spark has stopped", hint="see spark.log in the data folder")
+        error = MachineError("Spark has stopped", hint="see logs/spark.log in the data folder")
     if error is not None:
         sys.stderr.write(f"headwater: {one_line(error, None)}\n")
         os._exit(error.exit_code)

@@ -6,7 +6,7 @@ the loop claims its partitions again and continues from the offsets that the sto
 other way to start, so this is also the way to recover.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -150,6 +150,10 @@ class StartRecorder(Protocol):
 
         UnavailableError if it cannot be recorded now.
         """
+
+    def find_start(self, log: Access, sink: str, topic: str) -> Callable[[], None]:
+        """Looks where the sink begins, for one that may record nothing yet; what it returns records that."""
+        ...
 
 
 class Target(Protocol):

@@ -12,7 +12,7 @@ def test_an_exception_of_a_function_names_its_line_and_how_to_find_the_record():
         "view 'totals' has stopped; got ValueError: no number: x (in texts.py, line 4, in strip: "
         'raise ValueError(f"no number: {text}"), called from app.py, line 31, in clean: '
         "return int(strip(text))); with on_error='skip' such a record goes to totals.failed with its place; "
-        "Spark's log is data/spark.log"
+        "Spark's log is data/logs/spark.log"
     )
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
+from headwater.client.client import Client
 from headwater.config import Settings
 from support.servers import wait_until
 
@@ -40,8 +41,18 @@ def app(folder):
         return orders.groupBy("country").agg(F.sum("price").alias("total"), F.max("at").alias("last"))
 
     app.sink(revenue, hw.sink.Sqlite(str(folder / "revenue.db"), table="revenue"))
+    app.capture("files", hw.capture.Sqlite(database(folder), ["product"]))
     app.orders = orders
     return app
+
+
+def database(folder) -> str:
+    """A database with one product."""
+    path = str(folder / "shop.db")
+    with sqlite3.connect(path) as made:
+        made.execute("CREATE TABLE product (id INTEGER PRIMARY KEY)")
+        made.execute("INSERT INTO product VALUES (1)")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +79,30 @@ def test_what_is_sent_is_in_the_rows_with_python_values(running, app):
     frame = running.rows(app.graph().views["revenue"], at_least=sent, timeout=60).to_pandas()
     assert list(frame["country"]) == ["AT", "DE"]
     assert list(frame["total"]) == [Decimal(1), Decimal(10)]
+
+
+def test_captures_run_too(running):
+    client = Client(running.settings.access)
+    wait_until(lambda: sum(client.end_offsets(["files.product"]).values()) > 0, 60, "the product")
+    client.close()
+
+
+def test_an_application_that_planning_refuses_touches_no_database(folder, spark, tmp_path):
+    settings = Settings(
+        log=f"embedded:{tmp_path}", view_tables=f"sqlite:{tmp_path}/views", broker_port=0, console_port=0
+    )
+    wrong = hw.App("wrong")
+    wrong.stream("orders", Order, key="id", time="at")
+    wrong.capture("files", hw.capture.Sqlite(database(tmp_path), ["product"]))
+
+    @wrong.view(key="id")
+    def v(orders: DataFrame) -> DataFrame:
+        return orders.select(*map(F.col, ["id", "coun" + "ri"]))
+
+    with pytest.raises(hw.UsageError, match="view 'v': "), wrong.running(settings):
+        pass
+    with sqlite3.connect(tmp_path / "shop.db") as left:
+        assert left.execute("SELECT count(*) FROM sqlite_master").fetchone() == (1,)
 
 
 def test_console_and_sinks_run_too(running, folder):

@@ -29,5 +29,5 @@ def test_a_view_runs_over_tls_as_a_user_and_no_file_holds_the_password(
     files = [
         file for folder in (tmp_path / "app", spark_folder) for file in folder.rglob("*") if file.is_file()
     ]
-    assert spark_folder / "spark.log" in files
+    assert spark_folder / "logs" / "spark.log" in files
     assert [file for file in files if b"horse" in file.read_bytes()] == []

@@ -113,8 +113,8 @@ def check(app: App, settings: Settings, name: str, *, plain: bool = False) -> Ch
         records, lost = count_records(topics, position.inputs, skipped.all())
     finally:
         topics.close()
-    # A pipeline that is running has a session of its own, and its logs in the data folder itself.
-    session.start(settings, import_folder=app.folder, folder=session.data(settings) / "check")
+    # A pipeline that is running has a session of its own, with logs of its own.
+    session.start(settings, import_folder=app.folder, name="check")
     computed = _Batch(app, settings, view, skipped.all(), plain)
     answer = computed.rows(position.inputs, result)
     forgotten = _drop_forgotten(computed, shown, answer, old_result)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from headwater.errors import FencedError, HeadwaterError, MachineError, StorageError, UsageError
 from headwater.pipeline.build.query import first_line
+from headwater.pipeline.spark import session
 
 __all__ = ["diagnose", "unwritable"]
 
@@ -28,7 +29,7 @@ def diagnose(view: str, error: Exception | None, folder: Path) -> HeadwaterError
     disk = next((fault for fault in DISK_FAULTS if fault in str(error)), "")
     if disk:
         return unwritable(view, disk, folder)
-    hint = f"Spark's log is {folder / 'spark.log'}"
+    hint = f"Spark's log is {session.logs(folder)[0]}"
     if TRACEBACK in str(error):
         hint = f"with on_error='skip' such a record goes to {view}.failed with its place; {hint}"
     return MachineError(f"view {view!r} has stopped", got=cause, hint=hint)

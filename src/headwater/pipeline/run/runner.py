@@ -111,9 +111,12 @@ class Runner:
 
     # ---- its life ------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Checks all views against Spark, creates missing topics, then starts the views."""
-        self._launch(once=False)
+    def start(self, planned: Callable[[], None] = lambda: None) -> None:
+        """Checks all views against Spark, creates missing topics, then starts the views.
+
+        Calls ``planned`` once all are checked: until then nothing was written.
+        """
+        self._launch(once=False, planned=planned)
         self.watch.start()
 
     def once(self, look: Callable[[], None] = lambda: None) -> None:
@@ -144,14 +147,21 @@ class Runner:
             self.watch.ended.set,
         )
 
-    def _launch(self, *, once: bool, look: Callable[[], None] = lambda: None) -> None:
+    def _launch(
+        self,
+        *,
+        once: bool,
+        look: Callable[[], None] = lambda: None,
+        planned: Callable[[], None] = lambda: None,
+    ) -> None:
         engine = self._services.engine
         try:
             engine.start(self._slots(), self._app.folder)
             self._close_groups = engine.groups.close
             for view in self.views.values():
                 self._prepare(view)
-            self._make_topics()  # until here nothing was written: each view is planned before the first one
+            planned()
+            self._make_topics()
             for level in self._levels:
                 for view in level:
                     if not view.condition.has_ended:

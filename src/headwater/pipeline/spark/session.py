@@ -1,12 +1,15 @@
 """Session: one Spark for the process, with settings whose effect was measured.
 
-The JVM writes to ``spark.log`` and ``spark.out`` in the data folder, never to the terminal.
+The JVM writes to ``logs/spark.log`` and ``logs/spark.out`` in the data folder, never to the terminal. The
+second one has what Spark does not log: crashes, and what functions of views print.
 """
 
 import logging
 import os
 import shutil
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from py4j.java_gateway import java_import
@@ -15,12 +18,14 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from headwater.child_log import ChildLog
+from headwater.clock import SystemClock
 from headwater.config import Settings
 from headwater.errors import MachineError, UsageError
 from headwater.formats import STATE_COPY
 from headwater.pipeline.spark import class_archive, code_zip, jars, java, java_classes
 
-__all__ = ["copies", "data", "master", "start"]
+__all__ = ["copies", "data", "logs", "master", "start"]
 
 LOG4J = Path(__file__).with_name("log4j2.properties")
 STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -90,6 +95,7 @@ IMPORTED = (
 """Classes that PySpark names without their package: each use would search all packages in all jars."""
 WORKER_PYTHON = "spark.pyspark.python"
 GROUP_RIGHTS = 0o070
+ROTATE_S = 1.0
 
 
 def data(settings: Settings) -> Path:
@@ -135,12 +141,23 @@ def master(settings: Settings, slots: int) -> str:
     return settings.spark
 
 
+def logs(folder: Path, name: str = "spark") -> tuple[Path, Path]:
+    """The log of a session, and what its JVM and their Python workers print, in a folder of data."""
+    return folder / "logs" / f"{name}.log", folder / "logs" / f"{name}.out"
+
+
 def start(
-    settings: Settings, *, slots: int = 0, import_folder: Path | None = None, folder: Path | None = None
+    settings: Settings,
+    *,
+    slots: int = 0,
+    import_folder: Path | None = None,
+    folder: Path | None = None,
+    name: str = "spark",
 ) -> SparkSession:
     """The process's Spark session, started at the first call.
 
-    Its logs are in ``folder``, or in the data folder.
+    Its files are in ``folder``, or in the data folder; its logs, below it, have a ``name``, by which those of
+    two processes are told apart.
     Raises MachineError without Java, or if Spark does not start.
     """
     running = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001
@@ -148,43 +165,56 @@ def start(
         return running
     found_java = java.require()
     folder = folder or data(settings)
-    folder.mkdir(parents=True, exist_ok=True)
+    log, out = logs(folder, name)
+    log.parent.mkdir(parents=True, exist_ok=True)
     _environment(settings, import_folder)
     # The runner reports a query that fails or stops; these loggers would add stack traces.
-    for name in ("py4j.clientserver", "SQLQueryContextLogger"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    conf = _conf(settings, folder, master(settings, slots), class_archive.options(found_java))
-    out = folder / "spark.out"
+    for logger in ("py4j.clientserver", "SQLQueryContextLogger"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    conf = _conf(settings, folder, log, master(settings, slots), class_archive.options(found_java))
+    printed = ChildLog(out)
     try:
-        with out.open("wb") as file:
+        with printed.open("Spark", SystemClock().now_ms()) as file:
             gateway = launch_gateway(conf, popen_kwargs={"stdout": file, "stderr": file})
     except PySparkRuntimeError as error:
-        lines = out.read_text(errors="replace").strip().splitlines()
-        raise MachineError(
-            "Spark does not start", got=lines[-1] if lines else "no message", hint=f"see {out}"
-        ) from error
+        last = (printed.tail() or ["no message"])[-1]
+        raise MachineError("Spark does not start", got=last, hint=f"see {out}") from error
+    rotate = threading.Thread(target=_rotate, args=(printed, gateway.proc), name="spark.out", daemon=True)
+    rotate.start()
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
-    for name in IMPORTED:
-        java_import(gateway.jvm, name)
+    for imported in IMPORTED:
+        java_import(gateway.jvm, imported)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     if settings.on_cluster:
-        spark.sparkContext.addPyFile(str(code_zip.pack(folder / "code.zip", import_folder)))
+        code = "code.zip" if name == "spark" else f"code-{name}.zip"
+        spark.sparkContext.addPyFile(str(code_zip.pack(folder / code, import_folder)))
     return spark
 
 
-def _conf(settings: Settings, folder: Path, spark_master: str, java_options: list[str]) -> SparkConf:
+def _rotate(printed: ChildLog, java_process: subprocess.Popen[bytes]) -> None:
+    """Keeps what a JVM prints within its bound, until the JVM has ended."""
+    pause = threading.Event()
+    while java_process.poll() is None:
+        printed.rotate()
+        pause.wait(ROTATE_S)
+
+
+def _conf(
+    settings: Settings, folder: Path, log: Path, spark_master: str, java_options: list[str]
+) -> SparkConf:
     conf = SparkConf(loadDefaults=False)
     conf.setAppName("headwater").setMaster(spark_master)
     for key, value in FIXED.items():
         conf.set(key, value)
     options = [
         f"-Dlog4j2.configurationFile={LOG4J.as_uri()}",
-        f"-Dheadwater.log={folder / 'spark.log'}",
+        f"-Dheadwater.log={log}",
+        f"-XX:ErrorFile={log.with_suffix('.crash')}",  # one, which the next crash replaces
         "-Duser.timezone=UTC",
         *([] if _names_collector(settings) else [COLLECTOR]),
         *java_options,
     ]
-    conf.set(JAVA_OPTIONS, " ".join(options))
+    conf.set(JAVA_OPTIONS, " ".join(f'"{option}"' for option in options))  # a folder may have a space
     conf.set("spark.driver.memory", settings.spark_memory)
     conf.set("spark.jars", ",".join(str(jar) for jar in [*jars.ensure(), java_classes.ensure()]))
     conf.set("spark.sql.shuffle.partitions", str(settings.first_shards))

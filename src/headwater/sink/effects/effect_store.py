@@ -8,8 +8,9 @@ end, or its next attempt). An attempt that a crash cuts off between the two is r
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 
 import msgspec
 
@@ -26,7 +27,13 @@ from headwater.sink.effects.effect import (
     Start,
     make_effect,
 )
-from headwater.sink.effects.journal import Journal, JournalPartition, JournalRecord, SourceMark
+from headwater.sink.effects.journal import (
+    Journal,
+    JournalPartition,
+    JournalRecord,
+    SourceMark,
+    StartOffsets,
+)
 from headwater.sink.effects.partition_queue import PartitionQueue
 from headwater.sink.store import Batch, Poison, SinkFeed, Superseded
 
@@ -47,13 +54,19 @@ class EffectTarget:
 
     def begin(self, log: Access, sink: str, topic: str) -> None:
         """Records where the topic ends if the sink has never run: older records were there before it."""
-        journal = Journal(log, sink, topic)
-        try:
-            journal.start_offsets()
-        except Superseded as error:  # another process records it now
-            raise UnavailableError(f"sink {sink!r} is being begun by another process") from error
-        finally:
-            journal.close()
+        self._record(log, sink, topic, None)
+
+    def find_start(self, log: Access, sink: str, topic: str) -> Callable[[], None]:
+        """Looks where the topic ends now; what it returns records that."""
+        with closing(Journal(log, sink, topic)) as journal:
+            return partial(self._record, log, sink, topic, journal.ends_now())
+
+    def _record(self, log: Access, sink: str, topic: str, ends: StartOffsets | None) -> None:
+        with closing(Journal(log, sink, topic)) as journal:
+            try:
+                journal.start_offsets(ends)
+            except Superseded as error:  # another process records it now
+                raise UnavailableError(f"sink {sink!r} is being begun by another process") from error
 
 
 class EffectStore:

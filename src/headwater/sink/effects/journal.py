@@ -253,15 +253,19 @@ class Journal:
             self._pause.wait(LOOK_SECONDS)
         raise UnavailableError(f"topic {self.topic!r} was created, but the log does not show it")
 
-    def start_offsets(self) -> StartOffsets:
-        """Where the sink began, recorded now if it never was.
+    def start_offsets(self, ends: StartOffsets | None = None) -> StartOffsets:
+        """Where the sink began; recorded now if it never was: ``ends``, or where the source ends now.
 
         If several processes try to record it, one does; the others are Superseded.
         """
         if self._start is None:
             self.ensure([])
-            self._start = self._recorded_start() or self._record_start()
+            self._start = self._recorded_start() or self._record_start(ends)
         return self._start
+
+    def ends_now(self) -> StartOffsets:
+        """Where the source ends; nothing is recorded."""
+        return StartOffsets(dict(self.ends()), self.origin())
 
     def _recorded_start(self) -> StartOffsets | None:
         with _translated():
@@ -274,12 +278,12 @@ class Journal:
                 return StartOffsets()
         return None
 
-    def _record_start(self) -> StartOffsets:
+    def _record_start(self, ends: StartOffsets | None) -> StartOffsets:
         first = JournalPartition(self._log, self._sink, self.topic, 0, BIRTH)
         first.take_over()
         start = self._recorded_start()
         if start is None:
-            start = StartOffsets(dict(self.ends()), self.origin())
+            start = ends or self.ends_now()
             first.write([JournalRecord(self.topic, BIRTH, msgspec.json.encode(start), 0)])
         return start
 

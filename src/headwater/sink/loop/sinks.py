@@ -3,11 +3,11 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from headwater.access import Log
+from headwater.access import Log, access
 from headwater.client.client import Client
 from headwater.clock import SystemClock
 from headwater.declare.graph import Graph
@@ -19,12 +19,13 @@ from headwater.sink.loop.feeds import check_sink, sink_feed, sink_topic
 from headwater.sink.loop.life import SinkState
 from headwater.sink.loop.loop import Loop
 from headwater.sink.loop.pauses import Pauses
-from headwater.sink.store import SESSION_MS
+from headwater.sink.store import SESSION_MS, StartRecorder
 
 __all__ = ["Sinks"]
 
 JOIN_S = 15.0
 LOOK_S = 0.2
+TURN_S = 0.05
 LAG_S = 5.0
 """How often the lags of sinks are measured."""
 
@@ -46,7 +47,9 @@ class Sinks:
         names: Sequence[str] = (),
         *,
         session_ms: int = SESSION_MS,
+        may_begin: Callable[[Sink], bool] = lambda _: True,
     ) -> None:
+        """``may_begin``: whether a sink may touch its store and the log; asked again until it says so."""
         unknown = [name for name in names if name not in graph.sinks]
         if unknown:
             raise UsageError(
@@ -61,6 +64,9 @@ class Sinks:
         self._graph = graph
         self._pauses = Pauses(data)
         self._session_ms = session_ms
+        self._may_begin = may_begin
+        self._beginnings: dict[str, Callable[[], None]] = {}
+        """For sinks that had to wait, what records where they begin."""
         self._sinks = [sink for name, sink in graph.sinks.items() if not names or name in names]
         self._client = Client(log)
         self._failures: dict[str, UsageError] = {}
@@ -104,6 +110,7 @@ class Sinks:
                 condition.begin()
             try:
                 check_sink(self._graph, sink)
+                self._await_turn(sink, stop)
                 loop = self._loop(sink)
                 if not stop.is_set():
                     loop.run()
@@ -120,6 +127,21 @@ class Sinks:
                     condition.end(one_line(error) or repr(error))
                 while not condition.is_due and not stop.wait(LOOK_S):
                     pass
+
+    def _await_turn(self, sink: Sink, stop: threading.Event) -> None:
+        """Returns when a sink may begin. What comes while it waits is new to it, and no history."""
+        if sink.name not in self._beginnings:
+            if self._may_begin(sink):
+                return
+            if isinstance(sink.target, StartRecorder):
+                topic = sink_topic(self._graph, sink)
+                self._beginnings[sink.name] = sink.target.find_start(access(self._log), sink.name, topic)
+        while not self._may_begin(sink):
+            if stop.wait(TURN_S):
+                return
+        if sink.name in self._beginnings:
+            self._beginnings[sink.name]()
+            del self._beginnings[sink.name]
 
     def _statuses(self) -> list[PartStatus]:
         now = self._clock.monotonic()

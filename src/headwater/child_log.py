@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 
@@ -19,7 +20,8 @@ class ChildLog:
     """The log of one child, ``NAME.log``, which the child appends to as its standard output.
 
     The child and its descendants keep the file open, so it is rotated in place: copied to ``NAME.log.1`` and
-    cut. What is written between the end of the copy and the cut is lost, which takes microseconds.
+    cut. What is written between the end of the copy and the cut is lost, which takes microseconds. Who starts
+    a child calls `rotate` again and again.
     """
 
     def __init__(self, path: Path, *, bytes_max: int = FILE_BYTES_MAX, older: int = OLDER_FILES) -> None:
@@ -27,11 +29,12 @@ class ChildLog:
         self._bytes_max = bytes_max
         self._older = older
 
-    def open(self, heading: str) -> FileIO:
+    def open(self, name: str, now_ms: int) -> FileIO:
         """The file to append to, after a line that says which process follows."""
+        now = datetime.fromtimestamp(now_ms / 1000, UTC)
         log = self.path.open("ab", buffering=0)  # nothing is left to be written, and to fail, when it closes
         with contextlib.suppress(OSError):  # a full disk does not keep a child from running
-            log.write(f"---- {heading}\n".encode())
+            log.write(f"---- {name} starts, {now:%Y-%m-%d %H:%M:%S} UTC\n".encode())
         return log
 
     def rotate(self) -> None:
