@@ -180,6 +180,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     None for a view without event time.
     """
+    reached: int | None = None
+    """The watermark at ``at_ms``, if it has advanced by the clock since the batch."""
     complete: int | None = None
     """The event time up to which its rows are complete, but for corrections.
 
@@ -193,6 +195,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """By input and partition, after the batch."""
     opens: dict[str, list[int | None]] = {}
     """By operator, the earliest pending time-out of each of its shards, in microseconds."""
+    ends: tuple[int, ...] = ()
+    """The times after ``complete`` at which published rows become complete; a few of many."""
     late: int = 0
     """Late rows, in all batches of the run."""
     taken: dict[str, Taken] = {}

@@ -163,8 +163,7 @@ class Computing:
         made = []
         for name, event in changed.items():
             key, value = rows_of("counts", event.key, event.window, state[name])
-            until = {"_until": event.window + WINDOW_US} if self._name == "ready" else {}
-            made.append({"_key": key, "_value": value, **until})
+            made.append({"_key": key, "_value": value, "_until": event.window + WINDOW_US})
         return made
 
     def _totals(self) -> list[dict[str, Any]]:

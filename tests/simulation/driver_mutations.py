@@ -18,12 +18,14 @@ from headwater.pipeline.engine.checkpoint import Checkpoint
 from headwater.pipeline.engine.checkpoint_sync import Durable
 from headwater.pipeline.output.changed_rows import PUBLISH
 from headwater.pipeline.run import late_records, state_files
+from headwater.pipeline.run.completion import Completion
 from headwater.pipeline.run.publisher import Publisher
 from headwater.pipeline.run.results import RunResults, columns
 from headwater.pipeline.run.side_records import encode
 from headwater.pipeline.run.view_time import ViewTime
 from headwater.pipeline.time.attention import Attention, When
 from headwater.pipeline.time.input_times import InputTimes
+from headwater.result import TICKS
 
 __all__ = ["DRIVER_MUTATIONS", "STEPS", "mutated"]
 
@@ -73,6 +75,29 @@ def _plan_all_silent(self: InputTimes, stretch: Any, planned: When) -> int:
 
 
 planned_by = InputTimes.plan
+
+
+def _later_unasked(self: Completion, last: Any) -> Any:
+    """The log is not asked: what was read counts as all that there is."""
+    ends = {topic: offsets for topic, offsets in last.inputs.items() if topic != TICKS}
+    with mock.patch.object(Completion, "_ends", lambda _: ends):
+        return later(self, last)
+
+
+def _later_batch(self: Completion, last: Any) -> Any:
+    """The time of the batch moves, too."""
+    made = later(self, last)
+    return made and msgspec.structs.replace(made, watermark=made.reached)
+
+
+later = Completion.later
+
+
+def _begin_without_reached(self: ViewTime, prepared: Any, last: Any, *args: Any) -> None:
+    begun(self, prepared, msgspec.structs.replace(last, reached=None), *args)
+
+
+begun = ViewTime.__init__
 
 
 def _swap_from_before(self: rebuild.Rebuild, run: str, say: Any) -> Any:
@@ -140,6 +165,9 @@ DRIVER_MUTATIONS: dict[str, list[tuple[object, str, object]]] = {
     "the engine forgets by the watermark to come": [(Publisher, "_move_spark", _move_ahead)],
     "drivers that start at once do not fence each other": [(RunResults, "_claim_first", _nothing)],
     "rows that wait for a tick count as published": [(ViewTime, "complete", _complete)],
+    "silence between batches is not asked of the log": [(Completion, "later", _later_unasked)],
+    "silence between batches moves the time of the last one": [(Completion, "later", _later_batch)],
+    "a start forgets how far silence has moved time": [(ViewTime, "__init__", _begin_without_reached)],
 }
 """What of the driver is replaced by what."""
 STEPS: dict[str, tuple[str, ...]] = {
@@ -157,6 +185,9 @@ STEPS: dict[str, tuple[str, ...]] = {
     "the engine forgets by the watermark to come": ("work", "quiet"),
     "drivers that start at once do not fence each other": ("twins",),
     "rows that wait for a tick count as published": ("work",),
+    "silence between batches is not asked of the log": ("slow_engine", "quiet"),
+    "silence between batches moves the time of the last one": ("quiet",),
+    "a start forgets how far silence has moved time": ("quiet", "killed"),
 }
 """The steps that may bring each of them out."""
 

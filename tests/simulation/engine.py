@@ -161,6 +161,7 @@ class Scripted:
             judge=judge,
             sources={stream.name: stream.topic for stream in streams},
             batch_records=most,
+            dated=judged,
         )
 
     def most(self, view: View) -> int:

@@ -201,6 +201,6 @@ class Traffic(Ground):
                     and shown.seen.inputs.get(topic, {}).get(number, 0) <= max(records)
                 ):
                     return False
-            if shown.view.name == "ready" and not shown.complete_rows():
+            if shown.view.name in {"counts", "ready"} and not shown.complete_rows():
                 return False
         return True

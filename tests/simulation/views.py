@@ -19,7 +19,7 @@ from headwater.result import TICKS, Result, files_of
 from simulation.computed import WINDOW_US, parsed, rows_of
 from simulation.model import Wrong
 
-__all__ = ["Inputs", "Run", "Shown"]
+__all__ = ["Inputs", "Run", "Shown", "reached"]
 
 REVISION = b',"_revision":'
 
@@ -72,11 +72,15 @@ class Run:
         if before is not None and result.batch == before.batch:
             if result.inputs != before.inputs:
                 raise Wrong(f"{where}: it is there twice, up to {result.inputs} and {before.inputs}")
+            if (result.watermark, result.failed) != (before.watermark, before.failed):
+                raise Wrong(f"{where}: it is there twice, and would be repeated as another batch")
+            self._check_time(where, before, result)
             return
         if result.batch != (before.batch + 1 if before else 0):
             raise Wrong(f"{where}: the result before it is of batch {before.batch if before else None}")
-        if before is not None and (result.watermark or NEVER) < (before.watermark or NEVER):
-            raise Wrong(f"{where}: the watermark goes back from {before.watermark} to {result.watermark}")
+        if before is not None and (result.watermark or NEVER) < reached(before):
+            raise Wrong(f"{where}: the watermark goes back from {reached(before)} to {result.watermark}")
+        self._check_time(where, before, result)
         begun = result.begun if before is None else before.inputs
         for topic, parts in result.inputs.items():
             for number, end in parts.items() if topic != TICKS else ():
@@ -85,6 +89,14 @@ class Run:
                     raise Wrong(f"{where}: {topic}-{number} goes back from {start} to {end}")
                 self._read(result, inputs, (topic, number), (start, end))
         self._check_counts(where, result)
+
+    def _check_time(self, where: str, before: Result | None, result: Result) -> None:
+        """What is complete stays so: later records are judged by a watermark that has passed it."""
+        complete = result.complete or NEVER
+        if complete > reached(result):
+            raise Wrong(f"{where}: complete up to {complete}, and the watermark is {reached(result)}")
+        if before is not None and complete < (before.complete or NEVER):
+            raise Wrong(f"{where}: complete up to {complete}, after {before.complete}")
 
     def _check_counts(self, where: str, result: Result) -> None:
         if result.watermark is not None and result.late != len(self.late):
@@ -285,8 +297,15 @@ class Shown:
             )
 
     def complete_rows(self) -> bool:
-        """Whether all rows that there are were published."""
-        return self.seen is not None and self.runs[self.seen.run].rows() == self.table
+        """Whether all rows that there are were published, and are said to be complete."""
+        if self.seen is None or self.runs[self.seen.run].rows() != self.table:
+            return False
+        return all(_end(key) <= (self.seen.complete or NEVER) for key in self.table)
+
+
+def reached(result: Result) -> int:
+    """How far the watermark was at a result."""
+    return max(at for at in (result.watermark, result.reached, NEVER) if at is not None)
 
 
 def _end(key: bytes) -> int:

@@ -214,7 +214,8 @@ class Rebuild:
             entries = taken_over(new, shard, old)
             chains.append((whole_file(place, name, after.batch, entries, size_of(shard.chain)),))
         state = {**after.state, PUBLISH: chains}
-        return msgspec.structs.replace(after, shadow=False, replaces="", generation=attempt, state=state)
+        swapped = msgspec.structs.replace(after, shadow=False, replaces="", generation=attempt, state=state)
+        return _as_silent(swapped, before)
 
     def _left_out(self, run: str) -> list[LateRecord]:
         """The late records of the new run, from the topic that is deleted with the swap."""
@@ -285,3 +286,21 @@ class Rebuild:
         runs, shown = self._runs()
         for old in runs.keys() - {*[*shown][-2:], self._unfinished()}:
             shutil.rmtree(self._folder / old, ignore_errors=True)
+
+
+def _as_silent(after: Result, before: Result) -> Result:
+    """The first visible result of a run, whose inputs are as silent as for the run before it.
+
+    A rebuild reads everything at once, and does not wait to see inputs idle. If both runs have read the same
+    records and met the same times, the silence that the other one knows of continues.
+    """
+    read, known = (
+        (
+            {topic: offsets for topic, offsets in each.inputs.items() if topic != result.TICKS},
+            {place: entry.time_us for place, entry in each.heard.items()},
+        )
+        for each in (after, before)
+    )
+    if read != known:
+        return after
+    return msgspec.structs.replace(after, heard=before.heard, at_ms=before.at_ms)

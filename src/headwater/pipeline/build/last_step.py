@@ -5,7 +5,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater.declare.spec import View
 from headwater.pipeline import refusals
-from headwater.pipeline.build import hidden_columns, plan_edits
+from headwater.pipeline.build import plan_edits
+from headwater.pipeline.build.window_ends import END
 from headwater.pipeline.operator.apply import sharded
 from headwater.pipeline.operator.building import Site
 from headwater.pipeline.operator.logic import Logic
@@ -27,10 +28,11 @@ from headwater.pipeline.wire import json_writer, wire
 __all__ = ["publication"]
 
 
-def publication(rows: DataFrame, view: View, site: Site, *, judged: bool, in_groups: bool) -> DataFrame:
+def publication(rows: DataFrame, view: View, site: Site, *, until: str | None, in_groups: bool) -> DataFrame:
     """The plan with the publication at its end.
 
     It has no rows of the view, only notes of what the shards have written.
+    ``until``: SQL for the time when a row is complete (``window_ends.py``).
     With ``in_groups`` the shards may be the partitions of a groupBy, if the plan ends with one: its rows are
     not moved again.
     """
@@ -53,11 +55,10 @@ def publication(rows: DataFrame, view: View, site: Site, *, judged: bool, in_gro
     elif not view.append and (traced := plan_edits.traced(rows, {ORDER: "offset"})) is not None:
         rows = traced
         columns.append(F.col(ORDER))
-    if view.emit == "ready":
-        until = hidden_columns.until_expression(rows.schema, view.key)
-        if until is None or not judged:
-            raise refusals.NEVER_COMPLETE.error(view=f"view {view.name!r}")
-        columns.append(F.expr(until).alias("_until"))
+    if view.emit == "ready" and (until is None or END in rows.columns):
+        raise refusals.NEVER_COMPLETE.error(view=f"view {view.name!r}")
+    if until is not None:
+        columns.append(F.expr(until).alias(wire.UNTIL))
     keyed = rows.select(*columns)
     return shell(PUBLISH, logic, _placed(keyed, site, logic), NO_ROWS)
 

@@ -17,7 +17,14 @@ from headwater.declare.spec import View
 from headwater.errors import UsageError
 from headwater.follow.pace import batch_records
 from headwater.pipeline import refusals
-from headwater.pipeline.build import hidden_columns, last_step, plan_checks, plan_edits, query
+from headwater.pipeline.build import (
+    hidden_columns,
+    last_step,
+    plan_checks,
+    plan_edits,
+    query,
+    window_ends,
+)
 from headwater.pipeline.build import inputs as source
 from headwater.pipeline.build.skips import Skips
 from headwater.pipeline.definition.definition import Definition, define
@@ -63,6 +70,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """
     open_ended: bool = False
     """Whether it reads streams and has no watermark: none of its rows is ever complete."""
+    dated: bool = False
+    """Whether its shards report when rows become complete."""
     columns: dict[str, str] = {}
     """The columns of its rows, in Spark's notation."""
     batch_records: int = 0
@@ -143,8 +152,10 @@ class _QueryPlan(NamedTuple):
         view, graph, site = self.view, self.graph, self.site
         inputs, definition = self._inputs(), self._definition()
         judged = self.judge is not None
-        rows = self.frame if judged else plan_edits.timeless(self.frame)
-        published = last_step.publication(rows, view, site, judged=judged, in_groups=in_groups)
+        rows, until = (
+            window_ends.ended(self.frame, view) if judged else (plan_edits.timeless(self.frame), None)
+        )
+        published = last_step.publication(rows, view, site, until=until, in_groups=in_groups)
         ready = plan_edits.name_observations(published)
         grouped = any(logic.kind in GROUPS for logic in site.logics.values())
         skips.aggregates = grouped or bool(catalyst.find(catalyst.plan(ready), ["Aggregate"]))
@@ -161,6 +172,7 @@ class _QueryPlan(NamedTuple):
             self.judge,
             views=tuple(upstream.name for upstream in graph.upstream(view)),
             open_ended=not judged and reads_streams,
+            dated=until is not None,
             sources=_read_once(ready, graph, view),
             columns={column.name: column.kind for column in view_columns.columns_of(self.frame.schema)},
             batch_records=plans.batch_records(view),

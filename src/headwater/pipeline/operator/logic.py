@@ -25,6 +25,8 @@ class Applied(NamedTuple):
     rows: pa.Table
     changes: Delta
     open: int | None = None
+    ends: tuple[int, ...] = ()
+    """When published rows become complete (``pipeline/time/open_ends.py``), without those that wait."""
 
 
 class Logic(Protocol):

@@ -37,6 +37,8 @@ class Written(msgspec.Struct, frozen=True, omit_defaults=True):
     shard: int
     chain: Chain
     open: int | None = None
+    ends: tuple[int, ...] = ()
+    """When the published rows of the batch become complete."""
 
 
 def written(notes: Sequence[str], shards: int) -> dict[int, Written]:

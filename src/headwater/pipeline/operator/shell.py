@@ -107,7 +107,7 @@ def answers(
                 chain = stateless_file(place, number, plan.batch, attempt, applied.changes)
         out = to_output(applied.rows) if to_output is not None else applied.rows
         yield from _cast(out.append_column(FILE, pa.nulls(out.num_rows, pa.string())), out_schema)
-        report = msgspec.json.encode(Written(number, chain, applied.open)).decode()
+        report = msgspec.json.encode(Written(number, chain, applied.open, applied.ends)).decode()
         nulls = [pa.nulls(1, field.type) for field in schema]
         yield pa.record_batch([*nulls, pa.array([report])], schema=out_schema)
         passes("shard has answered")

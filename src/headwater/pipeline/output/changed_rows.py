@@ -20,6 +20,7 @@ from headwater.pipeline.state.contract import State
 from headwater.pipeline.state.delta import Delta
 from headwater.pipeline.state.files import Size
 from headwater.pipeline.state.row_counts import counts_in, entries
+from headwater.pipeline.time.open_ends import ends_in
 from headwater.pipeline.time.watermark import Moment
 
 __all__ = [
@@ -56,6 +57,8 @@ class ChangedRows(Spec, frozen=True):
     With ``weighted`` a row has a ``_weight`` too, and a key whose row is retracted is deleted unless another
     row is inserted. Equal rows of a key are one row, which is deleted with the last of them; rows that differ
     are refused. State then has counts as well (``pipeline/state/row_counts.py``).
+
+    With ``_until`` a row has the time at which it is complete; it is published before that.
     """
 
     kind: str = PUBLISH
@@ -65,10 +68,11 @@ class ChangedRows(Spec, frozen=True):
     def schema(self, rows: StructType) -> StructType:  # noqa: ARG002
         return NO_ROWS
 
-    def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
-        if not self.weighted:
-            keys, values = _sorted(rows)
-            return Applied(pa.table({}), Delta.over(*_changes(keys, values, _published(keys, state))))
+    def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:
+        delta = self._counted(rows, state) if self.weighted else _compared(rows, state)
+        return Applied(pa.table({}), delta, ends=ends_in(rows, moment.watermark))
+
+    def _counted(self, rows: pa.Table, state: State) -> Delta:
         net = net_rows(rows)
         published = _published(net.keys, state)
         known = published.is_valid().to_numpy(zero_copy_only=False)
@@ -82,8 +86,7 @@ class ChangedRows(Spec, frozen=True):
         if not changes.all():
             rows_of = tuple(column.filter(pa.array(changes)) for column in rows_of)
         recounted = (after != before) & ((after > 1) | (before > 1))
-        delta = _with_counts(_changes(*rows_of), net.keys, after, stored_counts, recounted)
-        return Applied(pa.table({}), delta)
+        return _with_counts(_changes(*rows_of), net.keys, after, stored_counts, recounted)
 
 
 class AppendedRows(Spec, frozen=True):
@@ -99,7 +102,13 @@ class AppendedRows(Spec, frozen=True):
     def apply(self, rows: pa.Table, state: State, moment: Moment) -> Applied:  # noqa: ARG002
         keys, values = binaries(rows, "_key"), binaries(rows, "_value")
         order = pa.array(_places(rows, keys)[0])
-        return Applied(pa.table({}), Delta(keys.take(order), values.take(order), Size()))
+        delta = Delta(keys.take(order), values.take(order), Size())
+        return Applied(pa.table({}), delta, ends=ends_in(rows, moment.watermark))
+
+
+def _compared(rows: pa.Table, state: State) -> Delta:
+    keys, values = _sorted(rows)
+    return Delta.over(*_changes(keys, values, _published(keys, state)))
 
 
 def _check_unique(net: NetRows, published: pa.Array, both: Any) -> None:

@@ -65,7 +65,7 @@ class Expiry(Spec, frozen=True, kw_only=True):
             after = timers.kept(until, value) if value is not None else None
             changes |= timers.changed(key, before.get(timers.place(key)), after)
         opens = timers.earliest(state, changes, moment.now_us)
-        return Applied(applied.rows, Delta.of(changes, state), opens)
+        return Applied(applied.rows, Delta.of(changes, state), opens, applied.ends)
 
 
 class _Wrapped:

@@ -64,6 +64,8 @@ class ResultBuilder:
         """The result of a batch that has run after ``before``; the transaction adds where its records end."""
         seen, shards = computed.seen, self._written(computed)
         opens = self._opens(before, shards)
+        complete = self._time.complete(before, watermark, opens.get(PUBLISH, ()))
+        ends = (end for part in shards[PUBLISH].values() for end in part.ends)
         return Result(
             format=self._format(before, failed),
             run=self._results.run,
@@ -80,11 +82,12 @@ class ResultBuilder:
             edits=self._edits(before, batch),
             columns=self._prepared.columns,
             watermark=watermark if self._prepared.inputs else None,
-            complete=self._time.complete(before, watermark, opens.get(PUBLISH, ())),
+            complete=complete,
             views=self._prepared.views,
             now_us=now_ms * 1000,
             heard=self._time.heard,
             opens=opens,
+            ends=self._time.ends(before.ends, ends, complete),
             late=before.late + sum(heard.late for heard in seen.heard),
             taken=self._taken(before, seen, failed),
             failed=failed,

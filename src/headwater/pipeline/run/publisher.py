@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from headwater.errors import HeadwaterError
 from headwater.follow.pace import Pace, Trailing
 from headwater.pipeline.build.prepare import Prepared
 from headwater.pipeline.engine.checkpoint import Checkpoint
@@ -25,6 +26,7 @@ from headwater.pipeline.operator.messages import Plan
 from headwater.pipeline.output.changed_rows import PUBLISH
 from headwater.pipeline.run import failed_records
 from headwater.pipeline.run.batch_result import ResultBuilder, no_result
+from headwater.pipeline.run.completion import Completion
 from headwater.pipeline.run.failed_records import FailedRecord
 from headwater.pipeline.run.isolation import BatchInput, Isolation, Stopping
 from headwater.pipeline.run.late_records import LateRecord
@@ -49,6 +51,8 @@ __all__ = ["Publisher", "Stopping"]
 START_SECONDS_MAX = 60.0
 PACE_SECONDS = 0.2
 """How often a view that waits for its followers looks at their lag."""
+TURN_SECONDS = 0.02
+"""How often a batch looks whether a result is still being published without one."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +61,8 @@ class Publisher:
     """Publishes the batches of one run of a view, in order; called by its query's thread.
 
     After each batch its records and its result are in the log, its invalid records are published and its
-    positions committed.
+    positions committed. Between two batches the runner's watch lets it say which rows are complete by now;
+    batches and watch take turns.
     """
 
     def __init__(
@@ -91,6 +96,8 @@ class Publisher:
         self._last = self._open()
         self._time = ViewTime(prepared, self._last, services.clock, services.attention, services.watermark)
         self._builder = ResultBuilder(prepared, checkpoint, results, self._time)
+        self._completion = Completion(prepared, services, self._time)
+        self._turn = threading.Lock()
         self._done_ms = services.attention.now_ms()
         """When the last batch ended: Spark plans none before that."""
         known = [results.by_batch[batch] for batch in sorted(results.by_batch)]
@@ -127,7 +134,30 @@ class Publisher:
 
     def note_silence(self) -> None:
         """Between two batches: nothing is unread, and all inputs were silent until now."""
-        self._time.note_silence()
+        with self._turn:
+            self._time.note_silence()
+
+    def say_complete(self) -> None:
+        """Between two batches: publishes that further rows are complete, if they are (``completion.py``).
+
+        Called by the runner's watch. Raises FencedError or MachineError, and then refuses all batches.
+        """
+        if not self._completion.is_due or self.stopping.is_set() or not self._started.is_set():
+            return
+        if not self._turn.acquire(blocking=False):
+            return
+        try:
+            later = self._completion.later(self._last)
+            if later is not None:
+                self._results.revise([later])
+                self._last = later
+                self._time.expect(later)
+        except HeadwaterError as error:
+            self.failure = error
+            self.stopping.set()
+            raise
+        finally:
+            self._turn.release()
 
     def close(self) -> None:
         self._results.close()
@@ -139,6 +169,15 @@ class Publisher:
         if self.stopping.is_set() or not self._started.wait(START_SECONDS_MAX):
             raise Stopping
         planned = self._attention.when(self._planned_ms(batch), self._done_ms)
+        while not self._turn.acquire(blocking=False):
+            if self.stopping.wait(TURN_SECONDS):
+                raise Stopping
+        try:
+            self._run(rows, batch, planned)
+        finally:
+            self._turn.release()
+
+    def _run(self, rows: Any, batch: int, planned: When) -> None:
         try:
             self._await_followers()
             passes("batch begins")
@@ -154,6 +193,7 @@ class Publisher:
             raise
         self._commit_position(batch)
         self._done_ms = self._attention.now_ms()
+        self._completion.rest()
         self.batches += 1
 
     def _take(self, rows: Any, batch: int, planned: When) -> None:

@@ -197,9 +197,11 @@ class RunResults:
 
     def revise(self, revised: Iterable[Result]) -> None:
         """Replaces the results of some batches, all or none; what they have published stays."""
+        listed = list(revised)
         with self._transaction():
-            for result in revised:
+            for result in listed:
                 self._produce_result(result)
+        self.by_batch |= {result.batch: result for result in listed if result.batch in self.by_batch}
 
     def close(self) -> None:
         """Ends the producers; the results stay readable."""

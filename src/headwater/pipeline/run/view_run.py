@@ -237,6 +237,14 @@ class ViewRun:
         if self.publisher is not None and self.publisher.waits_for is None:
             self._services.ticks.send(self.name, self.publisher.due_ms)
 
+    def say_complete(self) -> None:
+        """Publishes which rows are complete by now. If that fails, the query ends as by a failed batch."""
+        if self.publisher is not None:
+            try:
+                self.publisher.say_complete()
+            except HeadwaterError:
+                self.halt()
+
     def settle(self) -> None:
         """After the end of a real-time query: settles its last batches."""
         if self.settlement is not None and self.query is not None:

@@ -8,6 +8,7 @@ from headwater.pipeline.output.changed_rows import PUBLISH
 from headwater.pipeline.time import watermark as time
 from headwater.pipeline.time.attention import Attention, When
 from headwater.pipeline.time.input_times import InputTimes, Stretch
+from headwater.pipeline.time.open_ends import open_ends
 from headwater.result import Heard, Result
 
 __all__ = ["ViewTime"]
@@ -28,10 +29,12 @@ class ViewTime:
         self._clock = clock
         self._attention = attention
         heard = time.resume(last.heard, last.at_ms, attention.now_ms())
-        reached = time.NEVER if last.watermark is None else last.watermark
+        reached = max((at for at in (last.watermark, last.reached) if at is not None), default=time.NEVER)
         self.inputs = InputTimes(prepared.inputs, heard, reached, decide)
         self._dues: tuple[int | None, int | None] = None, None
         """The next time-out by the clock, and the next one by the driver's attention."""
+        self._end_due_ms: int | None = None
+        """When further rows will be complete, by the driver's attention."""
         self.expect(last)
 
     @property
@@ -45,6 +48,12 @@ class ViewTime:
         if by_attention is not None:
             by_attention += self._clock.now_ms() - self._attention.now_ms()
         return min((due for due in (by_clock, by_attention) if due is not None), default=None)
+
+    @property
+    def is_end_due(self) -> bool:
+        """Whether further rows are complete by now, if nothing has come; any thread may ask."""
+        due_ms = self._end_due_ms
+        return due_ms is not None and self._attention.now_ms() >= due_ms
 
     def plan(self, stretch: Stretch, planned: When) -> int:
         """The watermark of a batch, before it runs."""
@@ -61,7 +70,7 @@ class ViewTime:
             self.inputs.silence(place, now_ms)
 
     def expect(self, last: Result) -> None:
-        """After a batch: works out when the next time-outs of operators are due."""
+        """After a result: works out when the next time-outs of operators are due, and the next end."""
         by_clock: list[int] = []
         by_attention: list[int | None] = []
         for name, opens in last.opens.items():
@@ -73,6 +82,8 @@ class ViewTime:
                     by_clock.append(open_us // 1000 + 1)
         known = (due for due in by_attention if due is not None)
         self._dues = min(by_clock, default=None), min(known, default=None)
+        held_us = sum(self._prepared.holds.get(PUBLISH, {}).values())
+        self._end_due_ms = self.inputs.due_ms(last.ends[0] + held_us) if last.ends else None
 
     def input_watermarks(self, last: Result | None) -> dict[str, int]:
         """For each operator downstream of one that delays rows: the watermark that it may assume.
@@ -99,3 +110,16 @@ class ViewTime:
         if self._prepared.inputs:
             return time.output_watermark(self.input_watermarks(last).get(PUBLISH, watermark), waiting)
         return time.NEVER if self._prepared.views and self._prepared.open_ended else None
+
+    def ends(self, before: Iterable[int], seen: Iterable[int], complete: int | None) -> tuple[int, ...]:
+        """The times after ``complete`` at which published rows become complete.
+
+        ``before`` are those after the last result, ``seen`` those of the batch. Rows without windows are
+        complete once the watermark has passed the newest event.
+        """
+        if complete is None or not self._prepared.inputs:
+            return ()
+        if self._prepared.dated:
+            return open_ends([*before, *seen], complete)
+        newest = (entry.time_us for entry in self.heard.values() if entry.time_us != time.NEVER)
+        return open_ends(newest, complete)

@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 
 class Watch:
-    """Checks that the log answers, sends ticks, settles real-time batches, notices ended queries.
+    """Checks that the log answers, sends ticks, has views say what is complete, settles real-time batches,
+    notices ended queries.
 
     A view whose query has ended is started again, after a pause that grows up to a minute, or is stopped if
     that cannot help; the other views are not touched. The runner ends once all its views are stopped, unless
@@ -57,6 +58,8 @@ class Watch:
         self._forever = forever
         self._make_topics = make_topics
         self._looked = 0.0
+        self._answers = False
+        """Whether the log has answered in this round; not asked if no view has a watermark."""
         self._round_at: float | None = None
         """When the last round has begun; None before the first."""
         self._due: deque[ViewRun] = deque()
@@ -98,7 +101,8 @@ class Watch:
     def _watch(self) -> None:
         while self.failure is None and not self._stopping.wait(WATCH_SECONDS):
             self._round_at = self._services.clock.monotonic()
-            if any(view.watched for view in self._views) and self._services.topics.answers(TICKS):
+            self._answers = any(view.watched for view in self._views) and self._services.topics.answers(TICKS)
+            if self._answers:
                 self._services.attention.look()
             for view in self._views:
                 if self._strict:
@@ -125,6 +129,8 @@ class Watch:
                 self.failure = failure
                 return
         view.tick()
+        if self._answers:
+            view.say_complete()
         if view.settlement is not None:
             view.settlement.follow(query)
 
