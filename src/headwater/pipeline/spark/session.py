@@ -9,7 +9,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from py4j.java_gateway import java_import
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -18,7 +17,7 @@ from pyspark.sql import SparkSession
 from headwater.config import Settings
 from headwater.errors import MachineError, UsageError
 from headwater.formats import STATE_COPY
-from headwater.pipeline.spark import class_archive, code_zip, jars, java, java_classes
+from headwater.pipeline.spark import class_archive, class_handles, code_zip, jars, java, java_classes
 
 __all__ = ["copies", "data", "master", "start"]
 
@@ -81,13 +80,6 @@ COLLECTOR = "-XX:+UseParallelGC"
 
 A stateless query takes a seventh less CPU of the JVM than with G1; one with a million keys takes the same.
 """
-IMPORTED = (
-    "org.apache.spark.api.python.PythonUtils",
-    "org.apache.spark.api.python.SimplePythonFunction",
-    "org.apache.spark.sql.api.python.PythonSQLUtils",
-    "org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper",
-)
-"""Classes that PySpark names without their package: each use would search all packages in all jars."""
 WORKER_PYTHON = "spark.pyspark.python"
 GROUP_RIGHTS = 0o070
 
@@ -164,8 +156,7 @@ def start(
             "Spark does not start", got=lines[-1] if lines else "no message", hint=f"see {out}"
         ) from error
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
-    for name in IMPORTED:
-        java_import(gateway.jvm, name)
+    class_handles.prepare(gateway.jvm)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     if settings.on_cluster:
         spark.sparkContext.addPyFile(str(code_zip.pack(folder / "code.zip", import_folder)))
