@@ -40,9 +40,8 @@ def _part(rows: DataFrame, node: Any) -> _Part:
 
 def _arguments(rows: DataFrame, aggregate: Any) -> Any:
     """The keys of an aggregate and the arguments of its functions, as a plan."""
-    functions = catalyst.within_all(
-        aggregate.aggregateExpressions(), lambda node: node.nodeName() == "AggregateExpression"
-    )
+    columns = catalyst.items(aggregate.aggregateExpressions())
+    functions = [part for column in columns for part in catalyst.find(column, {"AggregateExpression"})]
     wanted = [
         *catalyst.items(aggregate.groupingExpressions()),
         *(part for function in functions for part in catalyst.items(function.aggregateFunction().children())),

@@ -27,6 +27,8 @@ __all__ = ["HIDDEN", "followed", "until_expression"]
 HIDDEN = (GONE, UNTIL)
 THROUGH = {"Project", "Filter", "SubqueryAlias", "View", "CollectMetrics"}
 """Nodes that handle each row by itself."""
+AGGREGATES = {"AggregateExpression"}
+"""Expressions over the rows of a group."""
 
 
 def followed(rows: DataFrame, view: View) -> DataFrame:
@@ -104,7 +106,7 @@ def _aggregated(node: Any, wanted: dict[int, str]) -> list[str]:
         columns = [
             column for column in catalyst.items(node.aggregateExpressions()) if _number(column) in wanted
         ]
-        return [wanted[_number(column)] for column in columns if catalyst.within(column, _aggregates)]
+        return [wanted[_number(column)] for column in columns if catalyst.find(column, AGGREGATES)]
     if kind == "Project":
         columns = [column for column in catalyst.items(node.projectList()) if _number(column) in wanted]
         wanted = {
@@ -121,17 +123,12 @@ def _number(attribute: Any) -> int:
     return int(attribute.exprId().id())
 
 
-def _aggregates(part: Any) -> bool:
-    return bool(part.nodeName() == "AggregateExpression")
-
-
 def _hides(node: Any) -> bool:
-    names = node.output().mkString("\n")  # one call into the JVM, instead of one for each column
-    return any(f"{name}#" in names and _has(node, name) for name in HIDDEN)
+    return any(_has(node, name) for name in HIDDEN)
 
 
 def _has(node: Any, name: str) -> bool:
-    return any(column.name() == name for column in catalyst.items(node.output()))
+    return catalyst.column(node, name) is not None
 
 
 def _check(node: Any, view: View) -> None:
@@ -162,14 +159,14 @@ def _settled(condition: Any, child: Any) -> bool:
     grouped = {
         column.exprId()
         for column in catalyst.items(aggregates[0].aggregateExpressions())
-        if not catalyst.within(column, _aggregates)
+        if not catalyst.find(column, AGGREGATES)
     }
     return used <= grouped
 
 
 def _marked(rows: DataFrame, condition: Any, child: Any) -> Any:
     """The rows below a filter; those that do not pass are marked as gone."""
-    expressions = catalyst.of(rows.sparkSession, "org.apache.spark.sql.catalyst.expressions")
+    expressions = catalyst.package(rows.sparkSession)
     marked = catalyst.plan(catalyst.frame(rows, child).selectExpr("*", f"true AS {GONE}"))
     alias = marked.projectList().last()
     gone = expressions.Not(expressions.EqualNullSafe(condition, alias.child()))

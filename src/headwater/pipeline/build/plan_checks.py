@@ -10,7 +10,6 @@ from headwater.declare.spec import View
 from headwater.errors import UsageError
 from headwater.pipeline import refusals
 from headwater.pipeline.build.query import first_line
-from headwater.pipeline.operator import weights
 from headwater.pipeline.spark import catalyst
 
 __all__ = ["check_stream"]
@@ -36,18 +35,6 @@ UNSTABLE = {
     "Uuid": "uuid",
 }
 """Expressions of Spark by their class, and the functions that make them."""
-TEXTS = (
-    *weights.CLOCK_TEXTS,
-    "rand(",
-    "randn(",
-    "randstr(",
-    "uniform(",
-    "shuffle(",
-    "uuid(",
-    "_id(",
-    "_name(",
-)
-"""The text of a plan with one of these expressions contains one of these."""
 
 
 def check_stream(rows: DataFrame, view: View) -> None:
@@ -66,14 +53,9 @@ def check_stream(rows: DataFrame, view: View) -> None:
 
 
 def _check_repeatable(what: str, plan: Any) -> None:
-    text = str(plan.toString()).lower()
-    if not any(part in text for part in TEXTS):
-        return
-    for node in catalyst.find(plan, STEPS):
-        for expression in catalyst.items(node.expressions()):
-            unstable = catalyst.within(expression, lambda part: part.nodeName() in UNSTABLE)
-            if unstable:
-                raise unrepeatable(what, UNSTABLE[unstable[0].nodeName()], str(expression.sql()), None)
+    if found := catalyst.part(plan, UNSTABLE, STEPS):
+        unstable, expression = found
+        raise unrepeatable(what, UNSTABLE[unstable.nodeName()], str(expression.sql()), None)
 
 
 def _check_by_spark(what: str, rows: DataFrame, plan: Any) -> None:

@@ -91,7 +91,7 @@ def check_windows(rows: DataFrame, view: View) -> None:
         if CAST_TIME not in node.simpleString(catalyst.FIELDS_MAX):
             continue
         for column in catalyst.items(node.projectList()):
-            times = catalyst.within(column, lambda part: part.nodeName() == "PreciseTimestampConversion")
+            times = catalyst.find(column, {"PreciseTimestampConversion"})
             for cast in (part for time in times for part in catalyst.items(time.children())):
                 if cast.nodeName() == "Cast" and cast.child().dataType().typeName() == "string":
                     raise refusals.TEXT_WINDOW.error(
@@ -147,14 +147,9 @@ def name_observations(rows: DataFrame) -> DataFrame:
 
 def timeless(rows: DataFrame) -> DataFrame:
     """The plan without declarations of event time, if it keeps no state: they would split Spark's code."""
-
-    def walk(node: Any) -> Any:
-        children = [walk(child) for child in catalyst.items(node.children())]
-        if node.nodeName() == "EventTimeWatermark":
-            return children[0]
-        return node.withNewChildren(catalyst.seq(rows, children)) if children else node
-
-    return catalyst.frame(rows, walk(catalyst.plan(rows))) if watermarks(rows) else rows
+    if not watermarks(rows):
+        return rows
+    return catalyst.frame(rows, catalyst.without(catalyst.plan(rows), {"EventTimeWatermark"}))
 
 
 def versioned(rows: DataFrame, view: View, graph: Graph) -> DataFrame:

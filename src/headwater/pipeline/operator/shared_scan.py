@@ -13,9 +13,8 @@ from pyspark.sql import DataFrame
 
 from headwater.pipeline.spark import catalyst
 
-__all__ = ["EXPRESSIONS", "KEPT", "is_repeatable", "stack_steps", "steps", "union"]
+__all__ = ["KEPT", "is_repeatable", "stack_steps", "steps", "union"]
 
-EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
 KEPT = "_kept"
 """The column that says whether a row belongs to its part."""
 STEPS = {"Project", "Filter", "SubqueryAlias", "View"}
@@ -75,7 +74,7 @@ def stack_steps(rows: DataFrame, below: Any, part: list[Any], condition: Any = N
 
     The flag is first the condition, or true, and each filter narrows it.
     """
-    expressions = catalyst.of(rows.sparkSession, EXPRESSIONS)
+    expressions = catalyst.package(rows.sparkSession)
     plan, alias = _with_flag(rows, below, condition)
     for node in reversed(part):
         if node.nodeName() == "Filter":
@@ -109,15 +108,15 @@ def _guard(rows: DataFrame, column: Any, flag: Any) -> Any:
     """A column that is computed only for rows of its part."""
     if column.nodeName() != "Alias":
         return column
-    expressions = catalyst.of(rows.sparkSession, EXPRESSIONS)
+    expressions = catalyst.package(rows.sparkSession)
     null = expressions.Literal(None, column.dataType())
     return column.withNewChildren(catalyst.seq(rows, [expressions.If(flag, column.child(), null)]))
 
 
 def _expand(plain: DataFrame, below: Any, parts: list[list[Any]], kept: list[Any]) -> DataFrame:
     """One row for each part that a row belongs to."""
-    any_part = catalyst.of(plain.sparkSession, EXPRESSIONS).Or(*kept)
-    logical = catalyst.of(plain.sparkSession, "org.apache.spark.sql.catalyst.plans.logical")
+    any_part = catalyst.package(plain.sparkSession).Or(*kept)
+    logical = catalyst.package(plain.sparkSession, "org.apache.spark.sql.catalyst.plans.logical")
     columns = catalyst.items(catalyst.plan(plain).output())
     out = [column.newInstance().withNullability(True) for column in columns]
     projections = [catalyst.seq(plain, [*part, flag]) for part, flag in zip(parts, kept, strict=True)]
@@ -130,4 +129,4 @@ def _expand(plain: DataFrame, below: Any, parts: list[list[Any]], kept: list[Any
 
 
 def _true(rows: DataFrame) -> Any:
-    return catalyst.of(rows.sparkSession, EXPRESSIONS).Literal.TrueLiteral()
+    return catalyst.package(rows.sparkSession).Literal.TrueLiteral()

@@ -56,8 +56,6 @@ CLOCKS = {
     "Now",
 }
 """Expressions that Spark calls deterministic, although their value is another in each batch."""
-CLOCK_TEXTS = ("current_", "localtimestamp", "now()", "curdate")
-"""The text of an expression with a clock contains one of these."""
 SHOWN = {"Aggregate": "groupBy", "Deduplicate": "distinct", "Distinct": "distinct", "Join": "join"}
 
 
@@ -117,15 +115,12 @@ def _walk(what: str, rows: DataFrame, node: Any) -> tuple[Any, Any]:
 
 def unstable_expression(node: Any) -> str:
     """An expression of a node whose value may be another in each batch, as SQL; empty if there is none."""
-    text = str(node.expressions().mkString("\n")).lower()
-    # Two calls into the JVM suffice for nearly every node.
-    if node.deterministic() and not any(clock in text for clock in CLOCK_TEXTS):
+    if found := catalyst.part(node, CLOCKS):
+        return str(found[1].sql())
+    if node.deterministic():
         return ""
-    for expression in catalyst.items(node.expressions()):
-        has_clock = catalyst.within(expression, lambda part: part.nodeName() in CLOCKS)
-        if not expression.deterministic() or has_clock:
-            return str(expression.sql())
-    return ""
+    expressions = catalyst.items(node.expressions())
+    return next((str(each.sql()) for each in expressions if not each.deterministic()), "")
 
 
 def _union(what: str, rows: DataFrame, node: Any, walked: list[tuple[Any, Any]]) -> tuple[Any, Any]:
@@ -148,11 +143,7 @@ def _union(what: str, rows: DataFrame, node: Any, walked: list[tuple[Any, Any]])
 
 def is_ours(node: Any) -> bool:
     """Whether a node is one of Headwater's operators; its input was checked when the operator was applied."""
-    return node.nodeName() == OPERATOR and any(
-        column.name() in INTO
-        for child in catalyst.items(node.children())
-        for column in catalyst.items(child.output())
-    )
+    return catalyst.reads(node, OPERATOR, INTO)
 
 
 def has_retractions(node: Any) -> bool:
@@ -163,7 +154,4 @@ def has_retractions(node: Any) -> bool:
 
 
 def _weight(node: Any) -> Any:
-    output = node.output()
-    if f"{WEIGHT}#" not in output.mkString("\n"):  # one call into the JVM instead of one per column
-        return None
-    return next((column for column in catalyst.items(output) if column.name() == WEIGHT), None)
+    return catalyst.column(node, WEIGHT)

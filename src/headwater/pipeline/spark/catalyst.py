@@ -1,17 +1,19 @@
 """Catalyst: Spark's own plans, read and changed from Python through these few functions."""
 
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
 from typing import Any
 
-from py4j.java_gateway import JavaClass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 
+from headwater.pipeline.spark import class_handles
+
 __all__ = [
     "DELAY",
+    "EXPRESSIONS",
     "FIELDS_MAX",
     "bound",
+    "column",
     "find",
     "forget_run",
     "frame",
@@ -21,11 +23,14 @@ __all__ = [
     "observations",
     "of",
     "optimized",
+    "package",
+    "part",
     "plan",
     "projected",
+    "reads",
     "seq",
     "within",
-    "within_all",
+    "without",
 ]
 
 FIELDS_MAX = 10_000
@@ -61,18 +66,47 @@ def frame(rows: DataFrame, changed: Any) -> DataFrame:
 
 
 def of(spark: SparkSession, name: str) -> Any:
-    """A class of the JVM, by its full name.
+    """A class of the JVM, by its full name."""
+    return class_handles.handle(_client(spark), name)
 
-    A chain of attributes would look up each part of the name, and search all jars for those that are
-    packages.
-    """
-    return getattr(spark._jvm, name)  # noqa: SLF001
+
+def package(spark: SparkSession, name: str = EXPRESSIONS) -> Any:
+    """A package of the JVM, whose classes are its attributes."""
+    return class_handles.Package(_client(spark), name)
+
+
+def _client(spark: SparkSession) -> Any:
+    return spark.sparkContext._gateway._gateway_client  # noqa: SLF001
 
 
 def find(node: Any, names: Collection[str]) -> list[Any]:
     """The nodes of a plan that have one of these names, from the top down."""
     nodes = _nodes(node._gateway_client).find(node, " ".join(names))  # noqa: SLF001
     return [nodes.get(index) for index in range(nodes.size())]
+
+
+def part(node: Any, names: Collection[str], steps: Collection[str] = ()) -> tuple[Any, Any] | None:
+    """The first part with one of these names in the expressions of a node, and the expression that has it.
+
+    ``steps``: searches all nodes of a plan with one of these names instead, from the top down.
+    """
+    parts = _nodes(node._gateway_client).part(node, " ".join(names), " ".join(steps))  # noqa: SLF001
+    return (parts.get(0), parts.get(1)) if parts.size() else None
+
+
+def column(node: Any, name: str) -> Any:
+    """The column of this name in the output of a plan, or None."""
+    return _nodes(node._gateway_client).column(node, name)  # noqa: SLF001
+
+
+def reads(node: Any, kind: str, names: Collection[str]) -> bool:
+    """Whether a node of this kind reads a column with one of these names."""
+    return bool(_nodes(node._gateway_client).reads(node, kind, " ".join(names)))  # noqa: SLF001
+
+
+def without(node: Any, names: Collection[str]) -> Any:
+    """A plan without its nodes of these names, each of which has one child."""
+    return _nodes(node._gateway_client).without(node, " ".join(names))  # noqa: SLF001
 
 
 def mentions(node: Any, name: str) -> bool:
@@ -88,30 +122,18 @@ def observations(node: Any) -> list[str]:
 
 def forget_run(node: Any) -> None:
     """Lets a physical plan run once more: forgets the metrics and the state files of its last run."""
-    _nodes(node._gateway_client).forget_run(node)  # noqa: SLF001
+    _nodes(node._gateway_client).forgetRun(node)  # noqa: SLF001
 
 
-class _Nodes:
-    """The methods of ``jvm/Nodes.java``, looked up once: py4j would ask the JVM for a method at each call."""
-
-    def __init__(self, client: Any) -> None:
-        nodes = JavaClass("headwater.Nodes", client)
-        self.find, self.mentions, self.observations = nodes.find, nodes.mentions, nodes.observations
-        self.forget_run = nodes.forgetRun
-
-
-_nodes = lru_cache(1)(_Nodes)
+def _nodes(client: Any) -> Any:
+    """The methods of ``jvm/Nodes.java``."""
+    return class_handles.handle(client, "headwater.Nodes")
 
 
 def within(node: Any, wanted: Callable[[Any], bool]) -> list[Any]:
     """The wanted parts of an expression, from the top down."""
     below = [part for child in items(node.children()) for part in within(child, wanted)]
     return [node, *below] if wanted(node) else below
-
-
-def within_all(nodes: Any, wanted: Callable[[Any], bool]) -> list[Any]:
-    """The wanted parts of several expressions."""
-    return [part for node in items(nodes) for part in within(node, wanted)]
 
 
 def items(sequence: Any) -> list[Any]:

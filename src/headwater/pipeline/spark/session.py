@@ -12,7 +12,6 @@ import sys
 import threading
 from pathlib import Path
 
-from py4j.java_gateway import java_import
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -23,7 +22,7 @@ from headwater.clock import SystemClock
 from headwater.config import Settings
 from headwater.errors import MachineError, UsageError
 from headwater.formats import STATE_COPY
-from headwater.pipeline.spark import class_archive, code_zip, jars, java, java_classes
+from headwater.pipeline.spark import class_archive, class_handles, code_zip, jars, java, java_classes
 
 __all__ = ["copies", "data", "logs", "master", "start"]
 
@@ -86,13 +85,6 @@ COLLECTOR = "-XX:+UseParallelGC"
 
 A stateless query takes a seventh less CPU of the JVM than with G1; one with a million keys takes the same.
 """
-IMPORTED = (
-    "org.apache.spark.api.python.PythonUtils",
-    "org.apache.spark.api.python.SimplePythonFunction",
-    "org.apache.spark.sql.api.python.PythonSQLUtils",
-    "org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper",
-)
-"""Classes that PySpark names without their package: each use would search all packages in all jars."""
 WORKER_PYTHON = "spark.pyspark.python"
 GROUP_RIGHTS = 0o070
 ROTATE_S = 1.0
@@ -182,8 +174,7 @@ def start(
     rotate = threading.Thread(target=_rotate, args=(printed, gateway.proc), name="spark.out", daemon=True)
     rotate.start()
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
-    for imported in IMPORTED:
-        java_import(gateway.jvm, imported)
+    class_handles.prepare(gateway.jvm)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     if settings.on_cluster:
         code = "code.zip" if name == "spark" else f"code-{name}.zip"

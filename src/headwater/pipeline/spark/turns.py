@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from headwater.pipeline.spark import catalyst
+
 __all__ = ["POOL", "Turns"]
 
 POOL = "spark.scheduler.pool"
@@ -23,14 +25,15 @@ class Turns:
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
         self._numbers = itertools.count()
+        self._pool_class = catalyst.of(spark, "org.apache.spark.scheduler.Pool")
+        self._fifo = catalyst.of(spark, "org.apache.spark.scheduler.SchedulingMode").FIFO()
 
     @contextmanager
     def turn(self) -> Iterator[str]:
         """The jobs that this thread starts inside are those of one batch, whose pool has this name."""
-        scheduler = self._context._jvm.org.apache.spark.scheduler  # noqa: SLF001
         pools = self._context._jsc.sc().taskScheduler().rootPool()  # noqa: SLF001
         name = f"batch-{next(self._numbers):019d}"
-        pool = scheduler.Pool(name, scheduler.SchedulingMode.FIFO(), 0, 1)
+        pool = self._pool_class(name, self._fifo, 0, 1)
         pools.addSchedulable(pool)
         before = self._context.getLocalProperty(POOL)
         self._context.setLocalProperty(POOL, name)

@@ -287,11 +287,7 @@ class _Query:
         groupings = catalyst.items(node.groupingExpressions())
         if not groupings:
             raise self.refused(refusals.NO_GROUPS)
-        functions = [
-            part
-            for column in columns
-            for part in catalyst.within(column, lambda part: part.nodeName() == "AggregateExpression")
-        ]
+        functions = [part for column in columns for part in catalyst.find(column, {"AggregateExpression"})]
         rows = self.walk(node.child(), used([*groupings, *functions]))
         selected: dict[str, Column] = {}
         names = Names()

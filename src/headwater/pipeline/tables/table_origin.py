@@ -55,7 +55,7 @@ def _steps_above(steps: list[Any], table: Table) -> list[Any] | None:
 
 
 def _origin(rows: DataFrame, table: Table, steps: list[Any], plan: Any) -> Origin:
-    expressions = catalyst.of(rows.sparkSession, shared_scan.EXPRESSIONS)
+    expressions = catalyst.package(rows.sparkSession)
     ids = {column.name(): column.exprId() for column in catalyst.items(catalyst.plan(table.rows).output())}
     below = _with_ids(table.changes, ids)
     own = {column.name(): column for column in catalyst.items(below.output()) if column.name() in OWN}
@@ -73,7 +73,7 @@ def _origin(rows: DataFrame, table: Table, steps: list[Any], plan: Any) -> Origi
 
 def _with_ids(changes: DataFrame, ids: dict[str, Any]) -> Any:
     """The changes with the column ids of the rows, and with a weight, since selects may name it."""
-    expressions = catalyst.of(changes.sparkSession, shared_scan.EXPRESSIONS)
+    expressions = catalyst.package(changes.sparkSession)
     no_qualifier, no_metadata = (
         catalyst.seq(changes, []),
         catalyst.of(changes.sparkSession, "scala.Option").empty(),

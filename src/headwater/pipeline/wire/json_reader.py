@@ -80,7 +80,7 @@ def _reader(
     kind = catalyst.of(spark, "headwater.JsonReader")
     fields = known or []
     names = gateway.new_array(text, width if known is None else len(fields))
-    kinds = gateway.new_array(spark._jvm.int, len(fields))  # noqa: SLF001
+    kinds = gateway.new_array(catalyst.of(spark, "int"), len(fields))
     objects = gateway.new_array(kind, len(fields))
     for place in range(len(names)):
         names[place] = text.fromString("")

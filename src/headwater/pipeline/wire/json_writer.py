@@ -60,7 +60,7 @@ def _writer(spark: SparkSession, kind: StructType, slow: Any) -> Any:
     text = catalyst.of(spark, "org.apache.spark.unsafe.types.UTF8String")
     writer = catalyst.of(spark, "headwater.JsonWriter")
     heads = gateway.new_array(text, len(kind))
-    kinds = gateway.new_array(spark._jvm.int, len(kind))  # noqa: SLF001
+    kinds = gateway.new_array(catalyst.of(spark, "int"), len(kind))
     objects = gateway.new_array(writer, len(kind))
     for place, field in enumerate(kind.fields):
         heads[place] = text.fromString(f"{',' if place else '{'}{msgspec.json.encode(field.name).decode()}:")

@@ -12,6 +12,8 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter;
 
+import scala.jdk.javaapi.CollectionConverters;
+
 /** Looks through Spark's plans: from Python every step would be a call of its own, and to write a plan as text takes longer than to make it. */
 public final class Nodes {
     private Nodes() {
@@ -22,6 +24,73 @@ public final class Nodes {
         List found = new ArrayList();
         collect(node, Arrays.asList(names.split(" ")), found);
         return found;
+    }
+
+    /** A plan without its nodes of these names, each of which has one child. */
+    public static TreeNode without(TreeNode node, String names) {
+        return without(node, Arrays.asList(names.split(" ")));
+    }
+
+    private static TreeNode without(TreeNode node, Collection names) {
+        if (names.contains(node.nodeName())) {
+            return without((TreeNode) node.children().head(), names);
+        }
+        List children = new ArrayList();
+        boolean changed = false;
+        scala.collection.Iterator before = node.children().iterator();
+        while (before.hasNext()) {
+            TreeNode child = (TreeNode) before.next();
+            TreeNode now = without(child, names);
+            changed |= now != child;
+            children.add(now);
+        }
+        return changed ? node.withNewChildren(CollectionConverters.asScala(children).toSeq()) : node;
+    }
+
+    /** The first part with one of these names in an expression of some steps, and that expression; empty if there is none. */
+    public static List part(TreeNode plan, String names, String steps) {
+        List nodes = steps.isEmpty() ? Arrays.asList(new Object[] {plan}) : find(plan, steps);
+        for (int n = 0; n < nodes.size(); n++) {
+            scala.collection.Iterator expressions = ((QueryPlan) nodes.get(n)).expressions().iterator();
+            while (expressions.hasNext()) {
+                TreeNode expression = (TreeNode) expressions.next();
+                List parts = find(expression, names);
+                if (!parts.isEmpty()) {
+                    return Arrays.asList(new Object[] {parts.get(0), expression});
+                }
+            }
+        }
+        return new ArrayList();
+    }
+
+    /** The column of this name that a plan ends with, or null. */
+    public static NamedExpression column(QueryPlan plan, String name) {
+        scala.collection.Iterator columns = plan.output().iterator();
+        while (columns.hasNext()) {
+            NamedExpression column = (NamedExpression) columns.next();
+            if (column.name().equals(name)) {
+                return column;
+            }
+        }
+        return null;
+    }
+
+    /** Whether a plan of this name reads a column with one of these names. */
+    public static boolean reads(QueryPlan plan, String kind, String names) {
+        if (!plan.nodeName().equals(kind)) {
+            return false;
+        }
+        Collection wanted = Arrays.asList(names.split(" "));
+        scala.collection.Iterator children = plan.children().iterator();
+        while (children.hasNext()) {
+            scala.collection.Iterator columns = ((QueryPlan) children.next()).output().iterator();
+            while (columns.hasNext()) {
+                if (wanted.contains(((NamedExpression) columns.next()).name())) {
+                    return true;
+                }
+            }
+        }
+        return false;
     }
 
     /** The names of what is observed in it, from the top down, a line for each. */
@@ -65,11 +134,8 @@ public final class Nodes {
 
     /** Whether any of them has a column of this name. */
     public static boolean mentions(QueryPlan plan, String name) {
-        scala.collection.Iterator columns = plan.output().iterator();
-        while (columns.hasNext()) {
-            if (((NamedExpression) columns.next()).name().equals(name)) {
-                return true;
-            }
+        if (column(plan, name) != null) {
+            return true;
         }
         scala.collection.Iterator children = plan.children().iterator();
         while (children.hasNext()) {
