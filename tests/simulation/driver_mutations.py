@@ -80,7 +80,7 @@ planned_by = InputTimes.plan
 def _later_unasked(self: Completion, last: Any) -> Any:
     """The log is not asked: what was read counts as all that there is."""
     ends = {topic: offsets for topic, offsets in last.inputs.items() if topic != TICKS}
-    with mock.patch.object(Completion, "_ends", lambda _: ends):
+    with mock.patch.object(Completion, "_ends", return_value=ends):
         return later(self, last)
 
 
