@@ -26,6 +26,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "protocol/kafka": (),
     "client": (),
     "client/bulk": ("client", "protocol/kafka"),
+    "client/share": ("client/bulk", "protocol/kafka"),
     "write": ("client", "declare"),
     "follow": ("client", "declare"),
     "door": (),
