@@ -547,6 +547,62 @@ def test_however_many_members_wait_one_turn_searches_once(monkeypatch):
     on(MemoryDisk(), steps)
 
 
+# ---- releases with a delay ------------------------------------------------------------------------------
+
+
+def test_a_delay_outlives_the_broker_and_its_record_is_delivered_neither_early_nor_never():
+    disk, until = MemoryDisk(), []
+
+    async def release(client):
+        await client.produce("t", 0, [b"a", b"b"])
+        member = ShareMember(client)
+        await member.fetch()
+        assert await member.acknowledge((0, 0, RELEASE, 400, False), (1, 1, ACCEPT)) == 0
+        until.append(time.monotonic() + 0.4)
+
+    async def wait(client):
+        member = ShareMember(client)
+        assert acquired((await member.fetch())[0]) == []
+        async with asyncio.timeout(5):
+            assert acquired((await member.fetch(max_wait_ms=4_000))[0]) == [(0, 0, 2)]
+        assert time.monotonic() >= until[0] - 0.002
+
+    on(disk, release, wait)
+
+
+def test_delayed_records_hold_no_locks_until_there_are_too_many_of_them():
+    async def steps(client):
+        changes = [("share.partition.max.record.locks", "100"), ("headwater.delayed.max", "150")]
+        configs = [{"name": name, "value": value, "config_operation": 0} for name, value in changes]
+        resource = {"resource_type": 32, "resource_name": "g", "configs": configs}
+        await client.call("IncrementalAlterConfigs", 1, resources=[resource])
+        await client.produce("t", 0, [b""] * 400)
+        member, counts = ShareMember(client), []
+        for _ in range(3):
+            part = (await member.fetch()).get(0)
+            got = acquired(part) if part is not None else []
+            counts.append(sum(last - first + 1 for first, last, _ in got))
+            for first, last, _ in got:
+                assert await member.acknowledge((first, last, RELEASE, 60_000, False)) == 0
+        assert counts == [100, 100, 0]
+
+    on(MemoryDisk(), steps)
+
+
+@pytest.mark.parametrize(
+    "ack", [(0, 0, ACCEPT, 5, False), (0, 0, RELEASE, -1, False), (0, 0, ACCEPT, 0, True)]
+)
+def test_only_a_release_has_a_delay_and_no_delay_is_negative(ack):
+    async def steps(client):
+        await client.produce("t", 0, [b"a"])
+        member = ShareMember(client)
+        await member.fetch()
+        assert await member.acknowledge(ack) == ErrorCode.INVALID_REQUEST
+        assert await member.acknowledge((0, 0, ACCEPT)) == 0
+
+    on(MemoryDisk(), steps)
+
+
 # ---- partitions and settings that come later -----------------------------------------------------------
 
 

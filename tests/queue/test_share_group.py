@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.errors import ErrorCode, RequestError
-from headwater.queue.acknowledgement import AckType, check_batches
+from headwater.queue.acknowledgement import AckBatch, AckType, check_batches
 from headwater.queue.assignor import assign
 from headwater.queue.share_config import ShareConfig, parse_share_config
 from headwater.queue.share_group import Heartbeat, ShareGroup
@@ -161,8 +161,8 @@ def test_the_epoch_of_a_session_begins_again_after_the_largest_number():
 
 
 def test_a_renewal_needs_a_request_that_renews():
-    assert list(check_batches([(0, 1, [4])], renewing=True)[0].parts()) == [(0, 1, AckType.RENEW)]
-    refused(ErrorCode.INVALID_REQUEST, lambda: check_batches([(0, 1, [4])], renewing=False))
+    assert list(check_batches([AckBatch(0, 1, [4])], renewing=True)[0].parts()) == [(0, 1, AckType.RENEW)]
+    refused(ErrorCode.INVALID_REQUEST, lambda: check_batches([AckBatch(0, 1, [4])], renewing=False))
 
 
 @pytest.mark.parametrize(

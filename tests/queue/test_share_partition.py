@@ -10,10 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from headwater.errors import ErrorCode, RequestError
 from headwater.queue.acknowledgement import AckBatch, AckType, check_batches
+from headwater.queue.acquisition import Acquisition, Span, Wish
 from headwater.queue.run import DeliveryState, Run
 from headwater.queue.runs import Runs
 from headwater.queue.share_config import ShareConfig
-from headwater.queue.share_partition import Acquisition, SharePartition, Span, Wish
+from headwater.queue.share_partition import SharePartition
 
 LOCK_S = 30.0
 CONFIG = ShareConfig(delivery_count_limit=5, partition_max_record_locks=100)
@@ -132,7 +133,7 @@ def test_an_acknowledgement_that_is_refused_changes_nothing(member, acks, code):
     share.take_changes()
     before = share.runs
     with pytest.raises(RequestError) as refused:
-        share.acknowledge(member, check_batches(acks, renewing=False), CONFIG, 0)
+        share.acknowledge(member, check_batches([AckBatch(*ack) for ack in acks], renewing=False), CONFIG, 0)
     assert refused.value.code == code
     assert share.runs == before
     assert share.take_changes() == []
@@ -171,9 +172,13 @@ class One:
     member: str = ""
     deadline: float = 0.0
 
-    def release(self, limit: int) -> None:
+    def release(self, limit: int, until: float = 0.0, *, uncounted: bool = False) -> None:
         self.member = ""
-        self.state = "settled" if self.deliveries >= limit else "available"
+        self.deliveries -= uncounted
+        self.state = "delayed" if until else "available"
+        self.deadline = until
+        if self.deliveries >= limit and not uncounted:
+            self.state = "settled"
 
 
 class Sharing(RuleBasedStateMachine):
@@ -213,8 +218,8 @@ class Sharing(RuleBasedStateMachine):
         acquisition = Acquisition(Wish(member, count, strict), self.config, self.now)
         first, more = self.share.next_offset(self.config), True
         if first is None:
-            unsettled = [o for o, one in self.model.items() if one.state in {"acquired", "available"}]
-            assert len(unsettled) >= self.config.partition_max_record_locks
+            in_flight = [o for o, one in self.model.items() if one.state in {"acquired", "available"}]
+            assert len(in_flight) >= self.config.partition_max_record_locks
             return
         spans = [span for span in self.spans if span.last >= first]
         while spans and more:
@@ -245,13 +250,16 @@ class Sharing(RuleBasedStateMachine):
             last += 1
         kinds = [AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW, AckType.GAP]
         types = tuple(data.draw(st.sampled_from(kinds)) for _ in range(last - first + 1))
-        self.share.acknowledge(member, [AckBatch(first, last, types)], self.config, self.now)
+        delay_s, uncounted = data.draw(st.sampled_from([0.0, 1.0, LOCK_S])), data.draw(st.booleans())
+        acks = AckBatch(first, last, types, delay_s, uncounted)
+        self.share.acknowledge(member, [acks], self.config, self.now)
+        until = self.now + delay_s if delay_s else 0.0
         for offset, kind in zip(range(first, last + 1), types, strict=True):
             one = self.model[offset]
             if kind is AckType.RENEW:
                 one.deadline = self.now + LOCK_S
             elif kind is AckType.RELEASE:
-                one.release(self.config.delivery_count_limit)
+                one.release(self.config.delivery_count_limit, until, uncounted=uncounted)
             else:
                 one.state, one.member = "settled", ""
 
@@ -281,6 +289,8 @@ class Sharing(RuleBasedStateMachine):
         for one in self.model.values():
             if one.state == "acquired" and one.deadline <= self.now:
                 one.release(self.config.delivery_count_limit)
+            elif one.state == "delayed" and one.deadline <= self.now:
+                one.state = "available"
 
     @rule(steps=st.integers(0, 10))
     def delete_records(self, steps):
@@ -345,8 +355,10 @@ class Sharing(RuleBasedStateMachine):
         assert all(one.state == "settled" for offset, one in self.model.items() if offset < share.start)
         assert all(one.state == "new" for offset, one in self.model.items() if offset >= share.end)
         assert len(share.runs) <= 2 * share.unsettled + 1
-        assert unsettled <= self.config.partition_max_record_locks
-        locks = [one.deadline for one in self.model.values() if one.state == "acquired"]
+        acquired = sum(one.state == "acquired" for one in self.model.values())
+        assert acquired <= self.config.partition_max_record_locks
+        assert share.delayed == sum(one.state == "delayed" for one in self.model.values())
+        locks = [one.deadline for one in self.model.values() if one.state in {"acquired", "delayed"}]
         if locks:
             assert share.deadline <= min(locks)
 

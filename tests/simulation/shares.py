@@ -43,6 +43,7 @@ STEPS = {
     "full_disk": 1,
 }
 ANSWER_S = 600.0
+DELAY_MS_MAX = 60_000
 
 
 @dataclass
@@ -54,7 +55,11 @@ class Known:
     holder: str = ""
     lock_s: float = 0.0
     """When the lock of its holder ends."""
+    due_s: float = 0.0
+    """Not before this time it may be delivered again."""
     settled: bool = False
+    asked_s: float = 0.0
+    """The same, as the last acknowledgement asked for it."""
     doubt: bool = False
     """Whether an acknowledgement that settles it was sent and not answered."""
 
@@ -81,6 +86,8 @@ class Model:
                     raise Wrong(
                         f"{where} is with {known.holder} until {known.lock_s}, and with {member} at {now}"
                     )
+                if known.due_s > now:
+                    raise Wrong(f"{where} is delayed until {known.due_s}, and delivered at {now}")
                 if not known.deliveries < deliveries <= self.limit:
                     raise Wrong(f"{where} has delivery {deliveries} after {known.deliveries} of {self.limit}")
                 known.deliveries, known.holder, known.lock_s = deliveries, member, now + lock_s
@@ -264,21 +271,30 @@ class ShareLife:
         chosen = [offset for offset in held if self.chance.random() < 0.8]
         renewing = self.chance.random() < 0.2
         kinds = [RENEW] if renewing else [ACCEPT, ACCEPT, ACCEPT, RELEASE, REJECT]
-        acks = [(offset, offset, self.chance.choice(kinds)) for offset in chosen]
+        acks = [(offset, offset, self.chance.choice(kinds), *self.release(renewing)) for offset in chosen]
+        acks = [ack if ack[2] == RELEASE else (*ack[:3], 0, False) for ack in acks]
         if not acks:
             return
-        for offset, _, kind in acks:
-            self.model.records[place, offset].doubt |= kind in {ACCEPT, REJECT}
+        for offset, _, kind, delay_ms, _ in acks:
+            known = self.model.records[place, offset]
+            known.doubt |= kind in {ACCEPT, REJECT}
+            known.asked_s = self.loop.elapsed + delay_ms / 1000 if delay_ms else 0.0
         asked = member.acknowledge(*acks, topic=TOPIC, partition=place, is_renew_ack=renewing)
         code = await self.within(asked)
         self.note(member, place, acks, code)
 
+    def release(self, renewing: bool) -> tuple[int, bool]:
+        """Of a release its delay, and whether the delivery does not count."""
+        if renewing or self.chance.random() < 0.5:
+            return 0, False
+        return self.chance.choice((0, 300, 5_000, DELAY_MS_MAX)), self.chance.random() < 0.3
+
     def note(self, member: ShareMember, place: int, acks: list[tuple[int, int, int]], code: int) -> None:
         """What an answer to acknowledgements says of the records."""
-        over = any(self.model.records[place, o].lock_s <= self.loop.elapsed for o, _, _ in acks)
+        over = any(self.model.records[place, o].lock_s <= self.loop.elapsed for o, *_ in acks)
         if code and not over and self.disk.full_after_bytes is None:
             raise Wrong(f"{member.name}: acknowledgements are refused with {ErrorCode(code).name}")
-        for offset, _, kind in acks:
+        for offset, _, kind, *release in acks:
             known = self.model.records[place, offset]
             known.doubt = False
             if code:
@@ -289,6 +305,10 @@ class ShareLife:
             else:
                 known.holder = ""
                 known.settled = kind != RELEASE
+                known.due_s = known.asked_s
+                known.deliveries -= any(release[1:])
+                if any(release[1:]) and known.lock_s <= self.loop.elapsed:
+                    self.model.lost_fetches += 1  # it may have been settled before, at its last delivery
 
     async def step_close(self) -> None:
         member = self.chance.choice(list(self.members.values()))
@@ -336,7 +356,7 @@ class ShareLife:
 
     async def drain(self) -> None:
         """One member takes and accepts all that is left, and then every record is accounted for."""
-        await asyncio.sleep(self.lock_s + 1)
+        await asyncio.sleep(max(self.lock_s, DELAY_MS_MAX / 1000) + 1)
         self.model.let_go()
         member = self.members["ada"]
         member.epoch, quiet = 0, 0

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from headwater.door.kafka import share_fetch
-from headwater.log.shares import share_store
+from headwater.log.shares import share_record, share_store
 from headwater.log.shares.share_store import ShareStore
 from headwater.queue import share_partition
 from headwater.queue.run import DeliveryState, Run
@@ -47,7 +47,7 @@ def answer_at_once(sharing, compose):
 
 def apply_any_epoch(store, key, slot, update):
     if key in store._stored:
-        for run in update.decoded_runs():
+        for run in update.decoded_runs(store._started_ms):
             store._stored[key].runs.write(run)
 
 
@@ -68,7 +68,16 @@ MUTATIONS = {
         mock.patch.object(SharePartition, "expire", lambda self, now, config: expire(self, now + 3, config)),
     ),
     "a release forgets the deliveries": (
-        mock.patch.object(Run, "released", lambda run, _: Run(run.first, run.last, DeliveryState.AVAILABLE)),
+        mock.patch.object(Run, "released", lambda run, *_: Run(run.first, run.last, DeliveryState.AVAILABLE)),
+    ),
+    "delays end early": (
+        mock.patch.object(
+            SharePartition, "expire", lambda self, now, config: expire(self, now + 0.2, config)
+        ),
+    ),
+    "delays are not stored": (mock.patch.object(share_record, "_due_ms", lambda _, started_ms: started_ms),),
+    "what has not begun counts as delivered": (
+        mock.patch.object(Run, "returned", lambda run, until=0.0: run.released(25, until)),
     ),
     "a restart settles what members held": (
         mock.patch.object(
@@ -79,12 +88,15 @@ MUTATIONS = {
     ),
 }
 FOUND_BY = {
-    "an answer does not wait for the disk": 2,
+    "an answer does not wait for the disk": 1,
     "updates of an earlier snapshot count": 0,
-    "what could not be stored is not undone": 6,
-    "after a failed write comes no snapshot": 119,
-    "locks end early": 36,
+    "what could not be stored is not undone": 0,
+    "after a failed write comes no snapshot": 109,
+    "locks end early": 10,
     "a release forgets the deliveries": 0,
+    "delays end early": 461,
+    "delays are not stored": 3,
+    "what has not begun counts as delivered": 2,
     "a restart settles what members held": 6,
 }
 """A life of eighty steps that finds each."""

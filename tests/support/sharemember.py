@@ -7,8 +7,8 @@ from support.protocol import Client
 GAP, ACCEPT, RELEASE, REJECT, RENEW = 0, 1, 2, 3, 4
 GROUP = 32
 
-Ack = tuple[int, int, int | list[int]]
-"""First and last offset, and one type for all or one for each."""
+Ack = tuple[int, int, int | list[int]] | tuple[int, int, int, int, bool]
+"""First and last offset, one type for all or one for each, and of a release: its delay, and whether it is uncounted."""
 
 
 async def configure(client: Client, group: str, **config: str) -> int:
@@ -69,8 +69,9 @@ def batches(acks) -> list[dict]:
             "first_offset": first,
             "last_offset": last,
             "acknowledge_types": kinds if isinstance(kinds, list) else [kinds],
+            **dict(zip(("delay_ms", "uncounted"), release, strict=False)),
         }
-        for first, last, kinds in acks
+        for first, last, kinds, *release in acks
     ]
 
 

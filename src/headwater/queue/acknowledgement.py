@@ -2,12 +2,15 @@
 
 import enum
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from headwater.errors import ErrorCode, RequestError
 
 __all__ = ["AckBatch", "AckType", "check_batches"]
+
+DELAY_S_MAX = 366 * 86_400
+"""A year: the longest delay of a release."""
 
 
 class AckType(enum.IntEnum):
@@ -27,6 +30,10 @@ class AckBatch(NamedTuple):
     first: int
     last: int
     types: Sequence[int]
+    delay_s: float = 0.0
+    """How long after a release it is available again."""
+    uncounted: bool = False
+    """Whether the delivery that a release ends does not count."""
 
     def parts(self) -> Iterator[tuple[int, int, AckType]]:
         """First and last offset of each part with one type."""
@@ -40,14 +47,15 @@ class AckBatch(NamedTuple):
             at += count
 
 
-def check_batches(batches: Sequence[tuple[int, int, Sequence[int]]], *, renewing: bool) -> list[AckBatch]:
+def check_batches(batches: Iterable[AckBatch], *, renewing: bool) -> list[AckBatch]:
     """The batches of one partition, in the order of their offsets; raises RequestError.
 
     Only a request that is said to renew may hold renewals.
     """
     last_type = AckType.RENEW if renewing else AckType.REJECT
     checked: list[AckBatch] = []
-    for first, last, types in batches:
+    for batch in batches:
+        first, last, types = batch[:3]
         if first < 0 or first > last or (checked and first < checked[-1].last):
             raise _invalid(f"offsets {first} to {last} are not in order")
         if checked and first == checked[-1].last:  # as in Kafka, which sees this only when it is acknowledged
@@ -58,7 +66,11 @@ def check_batches(batches: Sequence[tuple[int, int, Sequence[int]]], *, renewing
         kinds = set(types)
         if not all(0 <= kind <= last_type for kind in kinds):
             raise _invalid(f"types {sorted(kinds)}, expected 0 to {int(last_type)}")
-        checked.append(AckBatch(first, last, types))
+        if (batch.delay_s or batch.uncounted) and kinds != {AckType.RELEASE}:
+            raise _invalid(f"a delay or an uncounted delivery of types {sorted(kinds)}, expected 2")
+        if not 0 <= batch.delay_s <= DELAY_S_MAX:
+            raise _invalid(f"a delay of {batch.delay_s} s, expected 0 to {DELAY_S_MAX}")
+        checked.append(batch)
     return checked
 
 

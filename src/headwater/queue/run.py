@@ -15,6 +15,8 @@ class DeliveryState(enum.IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     SETTLED = 2
+    DELAYED = 3
+    """Available later, at its own time."""
 
 
 class Run(NamedTuple):
@@ -28,7 +30,7 @@ class Run(NamedTuple):
     """With how many records it was delivered for the first time."""
     member: str = ""
     deadline: float = 0.0
-    """When the lock of the member ends."""
+    """When the lock of the member, or the delay, ends."""
 
     @property
     def length(self) -> int:
@@ -49,8 +51,23 @@ class Run(NamedTuple):
     def settled(self) -> "Run":
         return Run(self.first, self.last, DeliveryState.SETTLED)
 
-    def released(self, deliveries_max: int) -> "Run":
-        """Available to all members again; settled if it has been delivered as often as is allowed."""
+    def released(self, deliveries_max: int, until: float = 0.0) -> "Run":
+        """Available to all members again, after a delay if ``until`` says so.
+
+        It is settled if it has been delivered as often as is allowed.
+        """
         if self.deliveries >= deliveries_max:
             return self.settled()
-        return Run(self.first, self.last, DeliveryState.AVAILABLE, self.deliveries, self.batch_size)
+        state = DeliveryState.DELAYED if until else DeliveryState.AVAILABLE
+        return Run(self.first, self.last, state, self.deliveries, self.batch_size, deadline=until)
+
+    def returned(self, until: float = 0.0) -> "Run":
+        """Released by a member that has not begun with it: the delivery does not count."""
+        deliveries = self.deliveries - 1
+        state = DeliveryState.DELAYED if until else DeliveryState.AVAILABLE
+        batch_size = self.batch_size if deliveries else 0
+        return Run(self.first, self.last, state, deliveries, batch_size, deadline=until)
+
+    def due(self) -> "Run":
+        """Available, because its delay is over."""
+        return self._replace(state=DeliveryState.AVAILABLE, deadline=0.0)

@@ -22,7 +22,7 @@ class Snapshot(NamedTuple):
     start: int
     end: int
     runs: list[Run]
-    unsettled: int
+    counts: list[int]
     available_from: int
 
 
@@ -32,8 +32,8 @@ class Runs:
     def __init__(self, start: int, runs: Iterable[Run] = ()) -> None:
         self.start = self.end = start
         """The first offset that is not settled, and the first one of which nothing is known."""
-        self.unsettled = 0
-        """How many offsets between them are not settled."""
+        self._counts = [0] * len(DeliveryState)
+        """How many offsets between them are in each state."""
         self._runs: list[Run] = []
         self._available_from = start
         """No available run begins before this."""
@@ -44,6 +44,15 @@ class Runs:
 
     def __len__(self) -> int:
         return len(self._runs)
+
+    @property
+    def unsettled(self) -> int:
+        """How many offsets are not settled."""
+        return sum(self._counts) - self._counts[DeliveryState.SETTLED]
+
+    def count(self, state: DeliveryState) -> int:
+        """How many offsets are in a state."""
+        return self._counts[state]
 
     def between(self, first: int, last: int) -> Iterator[Run]:
         """The parts of runs within a range; the runs may be replaced meanwhile."""
@@ -120,14 +129,15 @@ class Runs:
             self._fill(min(self.start, offset), runs)
 
     def copy(self) -> Snapshot:
-        return Snapshot(self.start, self.end, self._runs.copy(), self.unsettled, self._available_from)
+        runs = self._runs.copy()
+        return Snapshot(self.start, self.end, runs, self._counts.copy(), self._available_from)
 
     def restore(self, snapshot: Snapshot) -> None:
-        self.start, self.end, self._runs, self.unsettled, self._available_from = snapshot
+        self.start, self.end, self._runs, self._counts, self._available_from = snapshot
 
     def _fill(self, start: int, runs: Iterable[Run]) -> None:
         self.start = self.end = self._available_from = start
-        self.unsettled, self._runs = 0, []
+        self._counts, self._runs = [0] * len(DeliveryState), []
         for run in runs:
             self.append(run)
 
@@ -152,14 +162,15 @@ class Runs:
             yield run._replace(first=last + 1)
 
     def _count(self, run: Run, sign: int) -> None:
-        if run.state is not DeliveryState.SETTLED:
-            self.unsettled += sign * run.length
+        self._counts[run.state] += sign * run.length
         if sign > 0 and run.state is DeliveryState.AVAILABLE:
             self._available_from = min(self._available_from, run.first)
 
     def _drop_settled(self) -> None:
         if self._runs and self._runs[0].state is DeliveryState.SETTLED:
-            self.start = self._runs.pop(0).last + 1
+            dropped = self._runs.pop(0)
+            self._count(dropped, -1)
+            self.start = dropped.last + 1
 
 
 def join(runs: list[Run], run: Run) -> None:

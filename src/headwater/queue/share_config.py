@@ -29,6 +29,10 @@ class ShareConfig(msgspec.Struct, frozen=True, rename=_setting):
     """All settings of a share group."""
 
     auto_offset_reset: str = LATEST
+    delayed_max: Annotated[int, msgspec.Meta(ge=100, le=100_000)] = msgspec.field(
+        default=10_000, name="headwater.delayed.max"
+    )
+    """How many records of a partition may be delayed before no new ones are delivered."""
     delivery_count_limit: Annotated[int, msgspec.Meta(ge=2, le=25)] = 5
     heartbeat_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 5_000
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_uncommitted"

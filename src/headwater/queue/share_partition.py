@@ -2,10 +2,11 @@
 
                   acquire                       accept, reject, gap
     AVAILABLE ───────────────► ACQUIRED ─────────────────────────────► SETTLED
-        ▲                       │    │                                    ▲
-        │  release, lock over,  │    │  the same at the delivery limit    │
-        │  member gone          │    └────────────────────────────────────┘
-        └───────────────────────┘   renew: the lock begins again
+      ▲   ▲                     │  │ │                                    ▲
+      │   │ release, lock over, │  │ │  the same at the delivery limit    │
+      │   │ member gone         │  │ └────────────────────────────────────┘
+      │   └─────────────────────┘  │    renew: the lock begins again
+      └──────── DELAYED ◄──────────┘    release with a delay
 
 Offsets before ``start`` are settled, those from ``end`` on have never been delivered. A record that has been
 delivered half as often as is allowed may be the one on which its members fail, so it is delivered with fewer
@@ -16,50 +17,18 @@ It does no I/O and has no clock: calls carry the time and the group's settings.
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from headwater.errors import ErrorCode, RequestError
 from headwater.queue.acknowledgement import AckBatch, AckType
+from headwater.queue.acquisition import Acquired, Acquisition, Span, acquired
 from headwater.queue.run import DeliveryState, Run
-from headwater.queue.runs import Runs, Snapshot, join
+from headwater.queue.runs import Runs, Snapshot
 from headwater.queue.share_config import ShareConfig
 
-__all__ = ["Acquired", "Acquisition", "Copy", "SharePartition", "Span", "Wish"]
-
-THROTTLED_DELIVERIES_MIN = 2
-"""A record is not suspicious before it was delivered as often as this."""
-
+__all__ = ["Copy", "SharePartition"]
 
 Copy = tuple[Snapshot, float | None]
 """A share partition as it was."""
-
-
-class Span(NamedTuple):
-    """Offsets of one batch of the log, and whether its records are for members.
-
-    Markers of transactions and records of aborted ones are not.
-    """
-
-    first: int
-    last: int
-    deliver: bool
-
-
-class Wish(NamedTuple):
-    """What a member asks for."""
-
-    member: str
-    records_max: int
-    strict: bool = False
-    """Whether a batch of the log may be split to keep to ``records_max``."""
-
-
-class Acquired(NamedTuple):
-    """Records that a member got with one delivery count."""
-
-    first: int
-    last: int
-    deliveries: int
 
 
 class SharePartition:
@@ -72,13 +41,15 @@ class SharePartition:
         self._runs = Runs(start, runs)
         self._changes: list[Run] = []
         self._deadline: float | None = None
-        """No lock ends before this; None if there are no locks."""
+        """No lock and no delay ends before this; None if there are none."""
 
     @classmethod
     def recover(cls, start: int, runs: Iterable[Run], config: ShareConfig) -> "SharePartition":
         """As it was stored, without locks: the members that held records then are unknown."""
         limit = config.delivery_count_limit
-        return cls(start, (_unlocked(run, limit) for run in runs))
+        share = cls(start, (_unlocked(run, limit) for run in runs))
+        share._expect_next()
+        return share
 
     @property
     def start(self) -> int:
@@ -92,6 +63,11 @@ class SharePartition:
     def unsettled(self) -> int:
         """Records that were delivered and are not settled."""
         return self._runs.unsettled
+
+    @property
+    def delayed(self) -> int:
+        """Records among these that are available later."""
+        return self._runs.count(DeliveryState.DELAYED)
 
     @property
     def settled(self) -> int:
@@ -109,14 +85,16 @@ class SharePartition:
 
     def next_offset(self, config: ShareConfig) -> int | None:
         """Where to read for the next delivery; None while members hold as many records as they may."""
+        if self._runs.count(DeliveryState.ACQUIRED) >= config.partition_max_record_locks:
+            return None
         available = self._runs.first_available()
         if available is not None:
             return available
-        return self.end if self.unsettled < config.partition_max_record_locks else None
+        return self.end if self._room(config) > 0 else None
 
     # ---- requests of members ---------------------------------------------------------------------------
 
-    def acquire(self, acquisition: "Acquisition", first: int, spans: Sequence[Span]) -> bool:
+    def acquire(self, acquisition: Acquisition, first: int, spans: Sequence[Span]) -> bool:
         """Locks records for a member; returns whether it may get more of those that follow.
 
         ``spans`` is what the log has from ``first`` on. Offsets between them are gaps: nothing is there, and
@@ -146,15 +124,21 @@ class SharePartition:
             self._check(member, batch, config)
         deadline = now + config.record_lock_duration_ms / 1000
         for batch in batches:
+            until = now + batch.delay_s if batch.delay_s else 0.0
             for first, last, kind in batch.parts():
-                if last >= self.start:
-                    self._apply(kind, max(first, self.start), last, deadline, config)
+                begin = max(first, self.start)
+                if begin > last:
+                    continue
+                if kind is AckType.RELEASE:
+                    self._release(begin, last, until, config, counted=not batch.uncounted)
+                else:
+                    self._apply(kind, begin, last, deadline)
 
-    def held(self, member: str, acquired: Iterable[Acquired]) -> list[Acquired]:
+    def held(self, member: str, delivered: Iterable[Acquired]) -> list[Acquired]:
         """Of what a member has acquired, what it holds still, with the same delivery."""
-        return _acquired(
+        return acquired(
             run
-            for a in acquired
+            for a in delivered
             for run in self._runs.between(a.first, a.last)
             if (run.state, run.member, run.deliveries) == (DeliveryState.ACQUIRED, member, a.deliveries)
         )
@@ -169,15 +153,17 @@ class SharePartition:
     # ---- time, and the log -----------------------------------------------------------------------------
 
     def expire(self, now: float, config: ShareConfig) -> bool:
-        """Releases records whose lock is over; returns whether there were any."""
+        """Makes records available whose lock or delay is over; returns whether there were any."""
         if self._deadline is None or self._deadline > now:
             return False
-        held = [run for run in self._runs if run.state is DeliveryState.ACQUIRED]
-        for run in held:
-            if run.deadline <= now:
+        over = [run for run in self._timed() if run.deadline <= now]
+        for run in over:
+            if run.state is DeliveryState.DELAYED:
+                self._runs.replace(run.first, run.last, Run.due)
+            else:
                 self._change(run, config)
-        self._deadline = min((run.deadline for run in held if run.deadline > now), default=None)
-        return any(run.deadline <= now for run in held)
+        self._expect_next()
+        return bool(over)
 
     def drop_before(self, log_start: int) -> None:
         """Forgets offsets before the log's start: what was there has been deleted."""
@@ -207,13 +193,13 @@ class SharePartition:
 
     # ---- parts of an acquisition -----------------------------------------------------------------------
 
-    def _note_new(self, acquisition: "Acquisition") -> None:
+    def _note_new(self, acquisition: Acquisition) -> None:
         """Records how many were delivered together for the first time, as one change."""
         for batch in acquisition.take_new():
             whole = batch._replace(batch_size=batch.length)
             self._changes += self._runs.replace(batch.first, batch.last, partial(_part_of, whole))
 
-    def _skip(self, first: int, last: int, acquisition: "Acquisition") -> None:
+    def _skip(self, first: int, last: int, acquisition: Acquisition) -> None:
         """Settles offsets that are not for members."""
         if first < self.end:
             skipped = self._runs.replace(
@@ -226,7 +212,7 @@ class SharePartition:
             self._runs.append(skipped_run)
             self._changes.append(skipped_run)
 
-    def _take(self, first: int, last: int, acquisition: "Acquisition") -> bool:
+    def _take(self, first: int, last: int, acquisition: Acquisition) -> bool:
         """Locks what is available of one batch of the log; returns whether there may be more."""
         if acquisition.is_full:
             return False
@@ -235,12 +221,15 @@ class SharePartition:
         first = max(first, self.end)
         return first > last or self._take_new(first, last, acquisition)
 
-    def _take_known(self, first: int, last: int, acquisition: "Acquisition") -> bool:
+    def _take_known(self, first: int, last: int, acquisition: Acquisition) -> bool:
         """Locks records that were delivered before."""
         for run in self._runs.between(first, last):
             if run.state is not DeliveryState.AVAILABLE:
                 continue
-            count = acquisition.share_of(run)
+            locks_left = acquisition.config.partition_max_record_locks - self._runs.count(
+                DeliveryState.ACQUIRED
+            )
+            count = min(acquisition.share_of(run), locks_left)
             if count:
                 part = run.cut(run.first, run.first + count - 1)
                 self._changes += self._runs.replace(part.first, part.last, acquisition.lock)
@@ -248,9 +237,9 @@ class SharePartition:
                 return False
         return True
 
-    def _take_new(self, first: int, last: int, acquisition: "Acquisition") -> bool:
+    def _take_new(self, first: int, last: int, acquisition: Acquisition) -> bool:
         """Locks records that were never delivered."""
-        room = acquisition.config.partition_max_record_locks - self.unsettled
+        room = self._room(acquisition.config)
         if room <= 0:
             return False
         count = min(last - first + 1, room)
@@ -285,94 +274,40 @@ class SharePartition:
                     what = f"offsets {run.first} to {run.last} are held by {holder}"
                     raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
 
-    def _apply(self, kind: AckType, first: int, last: int, deadline: float, config: ShareConfig) -> None:
+    def _apply(self, kind: AckType, first: int, last: int, deadline: float) -> None:
         if kind is AckType.RENEW:
             self._runs.replace(first, last, lambda run: run._replace(deadline=deadline))
             self._expect(deadline)
-        elif kind is AckType.RELEASE:
-            limit = config.delivery_count_limit
-            self._changes += self._runs.replace(first, last, lambda run: run.released(limit))
         else:
             self._changes += self._runs.replace(first, last, Run.settled)
+
+    def _release(self, first: int, last: int, until: float, config: ShareConfig, *, counted: bool) -> None:
+        limit = config.delivery_count_limit
+        self._changes += self._runs.replace(
+            first, last, lambda run: run.released(limit, until) if counted else run.returned(until)
+        )
+        if until:
+            self._expect(until)
 
     def _change(self, run: Run, config: ShareConfig) -> None:
         limit = config.delivery_count_limit
         self._changes += self._runs.replace(run.first, run.last, lambda part: part.released(limit))
 
+    def _room(self, config: ShareConfig) -> int:
+        """How many records that were never delivered members may get; delayed ones hold no locks."""
+        if self.delayed >= config.delayed_max:
+            return 0
+        return config.partition_max_record_locks - (self.unsettled - self.delayed)
+
+    def _timed(self) -> list[Run]:
+        """The runs with a lock or a delay."""
+        return [run for run in self._runs if run.state in {DeliveryState.ACQUIRED, DeliveryState.DELAYED}]
+
+    def _expect_next(self) -> None:
+        self._deadline = min((run.deadline for run in self._timed()), default=None)
+
     def _expect(self, deadline: float) -> None:
         self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
-
-
-class Acquisition:
-    """What one request of a member gets of one share partition."""
-
-    def __init__(self, wish: Wish, config: ShareConfig, now: float) -> None:
-        self.wish = wish
-        self.config = config
-        self.deadline = now + config.record_lock_duration_ms / 1000
-        self.taken: list[Run] = []
-        self._new: list[Run] = []
-        self.count = 0
-        self.is_closed = False
-        """Whether it has got a suspicious record, which goes without others."""
-        limit = config.delivery_count_limit
-        self._throttled = max(THROTTLED_DELIVERIES_MIN, (limit + 1) // 2)
-        self._alone = limit - 1 if limit > THROTTLED_DELIVERIES_MIN else limit + 1
-
-    @property
-    def left(self) -> int:
-        return self.wish.records_max - self.count
-
-    @property
-    def is_full(self) -> bool:
-        return self.is_closed or self.left <= 0
-
-    def share_of(self, run: Run) -> int:
-        """How many records of an available run it gets."""
-        count = min(run.length, self.left) if self.wish.strict else run.length
-        if run.deliveries < self._throttled:
-            return max(count, 0)
-        if self.count:
-            return 0
-        self.is_closed = True
-        if run.deliveries >= self._alone:
-            return 1
-        return max(1, min(count, run.batch_size >> (run.deliveries - self._throttled + 1)))
-
-    def lock(self, run: Run) -> Run:
-        locked = run._replace(
-            state=DeliveryState.ACQUIRED,
-            deliveries=run.deliveries + 1,
-            member=self.wish.member,
-            deadline=self.deadline,
-        )
-        self.taken.append(locked)
-        if not run.deliveries:
-            self._new.append(locked)
-        self.count += locked.length
-        return locked
-
-    def take_new(self) -> list[Run]:
-        """What was locked since the last call and has never been delivered before, as few runs."""
-        new, self._new = self._new, []
-        joined: list[Run] = []
-        for run in new:
-            join(joined, run)
-        return joined
-
-    def acquired(self) -> list[Acquired]:
-        return _acquired(self.taken)
-
-
-def _acquired(runs: Iterable[Run]) -> list[Acquired]:
-    """Runs in the order of their offsets, neighbours with the same delivery count as one."""
-    result: list[Acquired] = []
-    for run in runs:
-        if result and result[-1].last + 1 == run.first and result[-1].deliveries == run.deliveries:
-            result[-1] = result[-1]._replace(last=run.last)
-        else:
-            result.append(Acquired(run.first, run.last, run.deliveries))
-    return result
 
 
 def _part_of(whole: Run, part: Run) -> Run:

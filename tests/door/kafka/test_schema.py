@@ -9,6 +9,9 @@ import pytest
 from headwater.protocol.kafka.layouts import LAST, NEVER, Api, Field, VersionRange, apis
 from support.servers import kafka_jars
 
+OWN_TAGS = 10_000
+"""Kafka counts its tags up from 0."""
+
 
 def snake(name: str) -> str:
     name = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name)
@@ -21,9 +24,14 @@ def within(text: str, limit: VersionRange) -> VersionRange:
 
 
 def flatten(api: Api, fields: list[Field], path: str = "") -> dict[str, tuple]:
-    """Every field as path -> (type, array, versions, nullable versions, tag), cut to the versions that we serve."""
+    """Every field as path -> (type, array, versions, nullable versions, tag), cut to the versions that we serve.
+
+    Fields with tags of our own are left out: those that do not know them skip them.
+    """
     rows = {}
     for field in fields:
+        if field.tag is not None and field.tag >= OWN_TAGS:
+            continue
         versions = VersionRange(
             max(field.versions.first, api.versions.first), min(field.versions.last, api.versions.last)
         )

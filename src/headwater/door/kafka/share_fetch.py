@@ -19,8 +19,9 @@ from headwater.errors import ErrorCode, RequestError
 from headwater.log.shares.open_share import OpenShare
 from headwater.protocol.kafka.codec import Message, layout
 from headwater.queue.acknowledgement import AckBatch, check_batches
+from headwater.queue.acquisition import Acquired, Wish
 from headwater.queue.share_group import MEMBER_ID_CHARACTERS_MAX
-from headwater.queue.share_partition import Acquired, Copy, Wish
+from headwater.queue.share_partition import Copy
 from headwater.queue.share_session import FINAL_EPOCH, Place, ShareSession
 
 _fetch_response = layout("ShareFetch", "response")
@@ -211,10 +212,11 @@ def _acknowledge(sharing: _Sharing, *, renewing: bool) -> None:
 
 
 def _checked(batches: list[Message], *, renewing: bool) -> list[AckBatch]:
-    return check_batches(
-        [(batch.first_offset, batch.last_offset, batch.acknowledge_types) for batch in batches],
-        renewing=renewing,
+    acks = (
+        AckBatch(b.first_offset, b.last_offset, b.acknowledge_types, b.delay_ms / 1000, b.uncounted)
+        for b in batches
     )
+    return check_batches(acks, renewing=renewing)
 
 
 # ---- records -------------------------------------------------------------------------------------------

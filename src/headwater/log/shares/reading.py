@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from headwater.errors import RequestError
 from headwater.log.storage.partition import Partition
+from headwater.queue.acquisition import Acquired, Acquisition, Span, Wish
 from headwater.queue.share_config import ShareConfig
-from headwater.queue.share_partition import Acquired, Acquisition, SharePartition, Span, Wish
+from headwater.queue.share_partition import SharePartition
 from headwater.record import CONTROL, TRANSACTIONAL, BatchHeader, whole_batches
 
 __all__ = ["Delivery", "deliver", "readable_to"]

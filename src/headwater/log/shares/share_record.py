@@ -9,6 +9,7 @@ does not count. Within an epoch each update has a slot to itself, and the next e
 compaction, which keeps the newest record of each key, keeps all that counts and a bounded rest.
 """
 
+import math
 import uuid
 from typing import NamedTuple
 
@@ -53,13 +54,14 @@ class ShareRecord(msgspec.Struct, frozen=True, array_like=True):
     format: int
     epoch: int
     start: int
-    runs: list[tuple[int, int, int, int, int]]
-    """First and last offset, state, deliveries, size of the first delivery."""
+    runs: list[tuple[int, int, int, int, int, int]]
+    """First and last offset, state, deliveries, size of the first delivery, wall time when a delay ends."""
 
-    def decoded_runs(self) -> list[Run]:
+    def decoded_runs(self, started_ms: int) -> list[Run]:
+        """The runs, for a clock that was 0 at ``started_ms``."""
         return [
-            Run(first, last, DeliveryState(state), deliveries, size)
-            for first, last, state, deliveries, size in self.runs
+            Run(first, last, DeliveryState(state), deliveries, size, "", _elapsed(due_ms, started_ms))
+            for first, last, state, deliveries, size, due_ms in self.runs
         ]
 
 
@@ -92,9 +94,23 @@ def settings_key(group: str) -> bytes:
     return msgspec.msgpack.encode((SETTINGS, group))
 
 
-def value_of(epoch: int, start: int, runs: list[Run]) -> bytes:
-    compact = [(run.first, run.last, int(run.state), run.deliveries, run.batch_size) for run in runs]
+def value_of(epoch: int, start: int, runs: list[Run], started_ms: int) -> bytes:
+    """A snapshot or an update, with wall times for delays; the runs' clock was 0 at ``started_ms``."""
+    compact = [
+        (run.first, run.last, int(run.state), run.deliveries, run.batch_size, _due_ms(run, started_ms))
+        for run in runs
+    ]
     return msgspec.msgpack.encode(ShareRecord(SHARE_STATE.newest, epoch, start, compact))
+
+
+def _due_ms(run: Run, started_ms: int) -> int:
+    if run.state is not DeliveryState.DELAYED:
+        return 0
+    return started_ms + math.ceil(run.deadline * 1000)
+
+
+def _elapsed(due_ms: int, started_ms: int) -> float:
+    return (due_ms - started_ms) / 1000 if due_ms else 0.0
 
 
 def settings_value(config: dict[str, str]) -> bytes:

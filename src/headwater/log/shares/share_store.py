@@ -62,6 +62,8 @@ class ShareStore:
         self._partition = existing
         self._create = create
         self._clock = clock
+        self._started_ms = clock.now_ms() - round(clock.monotonic() * 1000)
+        """The wall time at which the clock of locks and delays was 0."""
         self._stored: dict[ShareKey, Stored] = {}
         self._slots: dict[ShareKey, int] = {}
         """How many slots of each share partition were ever used."""
@@ -127,13 +129,16 @@ class ShareStore:
         if whole or not stored.epoch or stored.updates >= UPDATES_MAX:
             stored.epoch += 1
             stored.updates = 0
-            return key_of(key), value_of(stored.epoch, partition.start, partition.runs)
+            return key_of(key), self._value(stored, partition.start, partition.runs)
         if not changes:
             return None
         slot = stored.updates
         stored.updates += 1
         self._slots[key] = max(self._slots.get(key, 0), stored.updates)
-        return slot_key(key, slot), value_of(stored.epoch, partition.start, changes)
+        return slot_key(key, slot), self._value(stored, partition.start, changes)
+
+    def _value(self, stored: Stored, start: int, runs: list[Run]) -> bytes:
+        return value_of(stored.epoch, start, runs, self._started_ms)
 
     def _append(self, records: list[Record]) -> None:
         if not records:
@@ -187,7 +192,7 @@ class ShareStore:
             self._stored.pop(key, None)
             return
         snapshot = decode_value(value)
-        runs = Runs(snapshot.start, snapshot.decoded_runs())
+        runs = Runs(snapshot.start, snapshot.decoded_runs(self._started_ms))
         self._stored[key] = Stored(snapshot.epoch, snapshot.start, runs)
 
     def _load_update(self, key: ShareKey, slot: int, update: ShareRecord) -> None:
@@ -195,7 +200,7 @@ class ShareStore:
         if stored is None or stored.runs is None or update.epoch != stored.epoch:
             return
         stored.updates = slot + 1
-        for run in update.decoded_runs():
+        for run in update.decoded_runs(self._started_ms):
             stored.runs.write(run)
         stored.runs.drop_before(update.start)
         stored.start = stored.runs.start

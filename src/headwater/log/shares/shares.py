@@ -19,9 +19,10 @@ from headwater.log.shares.share_store import ShareStore
 from headwater.log.storage.catalog import Catalog
 from headwater.log.storage.partition import Partition
 from headwater.queue.acknowledgement import AckBatch
+from headwater.queue.acquisition import Wish
 from headwater.queue.share_config import EARLIEST, ShareConfig, parse_share_config
 from headwater.queue.share_group import Heartbeat, HeartbeatAnswer, ShareGroup, Topology
-from headwater.queue.share_partition import Copy, SharePartition, Wish
+from headwater.queue.share_partition import Copy, SharePartition
 from headwater.queue.share_session import Place, ShareSession, ShareSessions
 
 __all__ = ["Shares"]
@@ -348,6 +349,7 @@ class Shares:
             if is_changed:
                 self._unstored.append(share)
             self._open.setdefault(key.group, {})[key.topic_id, key.partition] = share
+            self._watch(share)
         self._store_recovered()
         try:
             self._store.forget(lost)
