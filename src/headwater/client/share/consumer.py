@@ -4,8 +4,9 @@
     turn          sends fetches and acknowledgements to the leaders, and takes what has been answered
     lost          a connection or session has ended: what was held there is no longer ours
 
-A fetch waits at the broker while acknowledgements pass it on the same connection. The embedded log handles
-them at once; Apache Kafka after the fetch, so fetches wait shortly there while something is in work.
+Requests are pipelined, and a broker handles those of a connection one after the other: an acknowledgement
+waits until the fetch in front of it has got records, or its time is over. So callers let fetches wait shortly
+while something is in work.
 """
 
 import logging
@@ -125,7 +126,7 @@ class ShareConsumer:
         Raises HeadwaterError for what does not pass by itself.
         """
         turn = Turn([], [], [])
-        self._route(turn)
+        self._route()
         self._send_transactions(turn)
         for address in list(self._links):
             self._guarded(address, turn, self._send, records_max, wait_ms)
@@ -161,7 +162,7 @@ class ShareConsumer:
 
     # ---- links -----------------------------------------------------------------------------------------
 
-    def _route(self, turn: Turn) -> None:
+    def _route(self) -> None:
         """Opens links to the leaders of what is assigned, unless that failed a moment ago."""
         stale = any(link.stale_places for link in self._links.values())
         if (self._is_routed and not stale) or self._clock.monotonic() < self._retry_at:

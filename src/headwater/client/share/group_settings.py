@@ -46,10 +46,12 @@ def _alter(log: Log, group: str, settings: Mapping[str, str]) -> RequestError | 
         "IncrementalAlterConfigs", "resources", resource_type=GROUP, resource_name=group, configs=configs
     )
     routes = Routes(log)
+    request = compose("IncrementalAlterConfigs", resources=[resource])
     try:
-        answer = routes.ask("IncrementalAlterConfigs", compose("IncrementalAlterConfigs", resources=[resource]))
+        answer = routes.ask("IncrementalAlterConfigs", request)
     except OSError as error:
-        raise MachineError(f"log {log} does not answer", got=str(error), hint="is the broker running?") from error
+        hint = "is the broker running?"
+        raise MachineError(f"log {log} does not answer", got=str(error), hint=hint) from error
     finally:
         routes.close()
     (response,) = answer.responses

@@ -24,7 +24,7 @@ class Delivery(NamedTuple):
     topic: str
     place: Place
     record: Record
-    count: int
+    deliveries: int
     """How often it was delivered, this time included."""
 
 
@@ -80,7 +80,8 @@ class Link:
 
     def fetch(self, records_max: int, wait_ms: int) -> None:
         request, acks = self.session.fetch(records_max, wait_ms)
-        self._send("ShareFetch", request, _Sent("ShareFetch", acks, self._now() + wait_ms / 1000, records_max))
+        answered_by = self._now() + wait_ms / 1000
+        self._send("ShareFetch", request, _Sent("ShareFetch", acks, answered_by, records_max))
 
     def tell(self) -> None:
         request, acks = self.session.tell()

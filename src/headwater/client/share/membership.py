@@ -66,9 +66,9 @@ class Membership:
         group: str,
         member: str,
         topics: Sequence[str],
+        *,
         on_change: Callable[[Assignment], None],
         on_end: Callable[[], None] = lambda: None,
-        *,
         clock: Clock | None = None,
     ) -> None:
         self.group = group

@@ -1,8 +1,8 @@
 """ShareSession: what a member and one broker have told each other, as requests and answers. No I/O (KIP-932).
 
-    epoch 0     the first fetch, which names all partitions
-    epoch E     what has changed: partitions that are new or no longer fetched, and acknowledgements
-    epoch -1    ends the session, after its acknowledgements
+epoch 0     the first fetch, which names all partitions
+epoch E     what has changed: partitions that are new or no longer fetched, and acknowledgements
+epoch -1    ends the session, after its acknowledgements
 """
 
 import uuid
@@ -42,9 +42,9 @@ class Ack(NamedTuple):
     offset: int
     kind: AckKind
     delay_ms: int = 0
-    """Of a release: not delivered again before."""
+    """Of a release: not delivered again before. Only the embedded log does that."""
     uncounted: bool = False
-    """Of a release: the delivery does not count."""
+    """Of a release: the delivery does not count. Only the embedded log does that."""
 
 
 Acks = Mapping[Place, list[Ack]]
@@ -144,8 +144,8 @@ class ShareSession:
             if place not in acks:
                 acks[place] = [ack]
                 self._singles.remove((place, ack))
-        is_renewal = any(ack.kind is AckKind.RENEW for acks_of_place in acks.values() for ack in acks_of_place)
-        return self._told(acks, is_renew_ack=is_renewal), acks
+        renewing = any(said[0].kind is AckKind.RENEW for said in acks.values())
+        return self._told(acks, is_renew_ack=renewing), acks
 
     def tell_singly(self, place: Place, acks: Iterable[Ack]) -> None:
         """Again, each by itself: a broker refuses all that is said of a partition if one of them is wrong."""
@@ -215,12 +215,15 @@ def _topics(api: str, acks: Acks) -> list[Message]:
 
 
 def _batch(api: str, first: int, last: int, ack: Ack) -> Message:
-    fields: dict[str, Any] = {"first_offset": first, "last_offset": last, "acknowledge_types": [ack.kind]}
-    if ack.delay_ms:
-        fields["delay_ms"] = ack.delay_ms
-    if ack.uncounted:
-        fields["uncounted"] = True
-    return compose(api, "topics.partitions.acknowledgement_batches", **fields)
+    return compose(
+        api,
+        "topics.partitions.acknowledgement_batches",
+        first_offset=first,
+        last_offset=last,
+        acknowledge_types=[ack.kind],
+        delay_ms=ack.delay_ms,
+        uncounted=ack.uncounted,
+    )
 
 
 def _by_topic(places: Iterable[Place]) -> list[tuple[uuid.UUID, list[int]]]:
