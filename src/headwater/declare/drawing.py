@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from headwater.declare.graph import Graph
 from headwater.declare.lateness import ARRIVAL
-from headwater.declare.spec import Capture, Stream, View
+from headwater.declare.spec import Capture, Stream, View, Worker
 
 __all__ = ["drawing"]
 
 
 def drawing(graph: Graph, steps: Mapping[str, Sequence[str]] | None = None) -> str:
-    """The drawing: streams, tables and views with readers, captures and sinks; steps of views, if given."""
+    """The drawing: streams, tables and views with readers, captures, sinks and workers; steps, if given."""
     lines = [graph.name]
     width = max((len(view) for view in graph.views), default=0)
     read = {name for view in graph.views.values() for name in view.inputs.values()}
@@ -26,6 +26,8 @@ def drawing(graph: Graph, steps: Mapping[str, Sequence[str]] | None = None) -> s
         lines += ["", *_capture_lines(capture, graph)]
     for sink in graph.sinks.values():
         lines += ["", f"{sink.name}  sink · {sink.source} ─► {sink.target.kind}"]
+    for worker in graph.workers.values():
+        lines += ["", _worker_line(worker)]
     for name, of_view in (steps or {}).items():
         lines += ["", f"{name}  keeps", *(f"  {step}" for step in of_view or ["nothing but its rows"])]
     return "\n".join(lines)
@@ -41,6 +43,16 @@ def _capture_lines(capture: Capture, graph: Graph) -> list[str]:
         edge = "└─►" if stream is readers[-1] else "├─►"
         lines.append(f"  {edge} {stream.name}  topic {stream.topic}")
     return lines
+
+
+def _worker_line(worker: Worker) -> str:
+    source = worker.source or f"topic {worker.topic}"
+    parts = [f"{worker.name}  worker · {source} ─► {worker.function.__name__}()", f"group {worker.group}"]
+    parts.append(f"{worker.concurrency} at once")
+    if worker.order_by:
+        parts.append(f"in order by {worker.order_by}")
+    attempts = worker.retry.attempts
+    return " · ".join([*parts, f"{attempts} attempt{'' if attempts == 1 else 's'}"])
 
 
 def _stream_line(stream: Stream) -> str:
