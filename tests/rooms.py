@@ -137,7 +137,9 @@ class Exemption(NamedTuple):
 
 
 EXEMPTIONS = (
-    Exemption("", ("declare", "write", "follow", "worker"), "the package exports what an application file needs"),
+    Exemption(
+        "", ("declare", "write", "follow", "worker"), "the package exports what an application file needs"
+    ),
     Exemption("__main__", ("cli",), "`python -m headwater` is the command line"),
     Exemption(
         "capture",

@@ -9,7 +9,13 @@ from headwater.declare.duration import pause_ms
 def test_pauses_grow_by_the_factor_up_to_the_longest():
     policy = hw.backoff("1s", factor=3, jitter=False, longest="10s")
 
-    assert [policy.pause_ms(failures, 0.5) for failures in range(1, 6)] == [1_000, 3_000, 9_000, 10_000, 10_000]
+    assert [policy.pause_ms(failures, 0.5) for failures in range(1, 6)] == [
+        1_000,
+        3_000,
+        9_000,
+        10_000,
+        10_000,
+    ]
 
 
 def test_jitter_spreads_a_pause_from_half_of_it_to_all_of_it():
@@ -29,7 +35,14 @@ def test_a_longest_pause_shorter_than_the_first_does_not_shorten_it():
 
 @pytest.mark.parametrize(
     ("text", "ms"),
-    [("10s", 10_000), ("500ms", 500), ("5 min", 300_000), ("2h", 7_200_000), ("1d", 86_400_000), ("10 minutes", 600_000)],
+    [
+        ("10s", 10_000),
+        ("500ms", 500),
+        ("5 min", 300_000),
+        ("2h", 7_200_000),
+        ("1d", 86_400_000),
+        ("10 minutes", 600_000),
+    ],
 )
 def test_a_pause_is_written_in_short_or_in_words(text, ms):
     assert pause_ms(text) == ms

@@ -56,7 +56,9 @@ def test_messages_have_the_type_of_the_stream_or_of_the_annotation(app):
     def raw(mail: bytes | None, ctx: hw.Work): ...
     def parsed(mail: dict[str, object]): ...
 
-    kinds = [message_type(declared(hw_app(app), each), app.graph().sources) for each in (plain, typed, raw, parsed)]
+    kinds = [
+        message_type(declared(hw_app(app), each), app.graph().sources) for each in (plain, typed, raw, parsed)
+    ]
     assert kinds == [Mail, Mail, bytes, dict]
 
     def row(letter): ...
@@ -137,7 +139,9 @@ def test_an_option_with_a_wrong_name_is_refused_with_the_right_one(app):
 
 
 def test_a_worker_without_parentheses_is_explained(app):
-    with pytest.raises(hw.UsageError, match=r'worker .good. has no source; write @app.worker\("name of a stream"\)'):
+    with pytest.raises(
+        hw.UsageError, match=r'worker .good. has no source; write @app.worker\("name of a stream"\)'
+    ):
         app.worker(good)
 
 
@@ -147,7 +151,10 @@ def test_workers_are_drawn(app):
 
     text = drawing(app.graph())
 
-    assert "mailer  worker · mails ─► good() · group post.mailer · 8 at once · in order by key · 1 attempt" in text
+    assert (
+        "mailer  worker · mails ─► good() · group post.mailer · 8 at once · in order by key · 1 attempt"
+        in text
+    )
     assert "raw  worker · topic other ─► wrong_bytes() · group post.raw · 8 at once · 5 attempts" in text
 
 

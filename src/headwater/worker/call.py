@@ -58,11 +58,8 @@ class Call:
         if returned is not None and not self._has_warned:
             self._has_warned = True
             kind = type(returned).__name__
-            logger.warning(
-                "worker %s: its handler returns a %s, which is ignored; ctx.write(...) writes",
-                self._name,
-                kind,
-            )
+            what = "which is ignored; ctx.write(...) writes"
+            logger.warning("worker %s: its handler returns a %s, %s", self._name, kind, what)
 
 
 def make_work(task: Task, attempts: int) -> Work:

@@ -30,7 +30,7 @@ def reader_of(graph: Graph, worker: Worker) -> Reader:
     source = graph.sources.get(worker.source)
     judge = judge_of(kind, lenient=isinstance(source, Stream) and bool(source.envelope))
     # Infinity and NaN are texts in JSON; what else would be lenient here, the judge has refused.
-    decoder = msgspec.json.Decoder(kind, strict=False)
+    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, strict=False)
 
     def read(value: bytes | None) -> Any:
         fault = judge.fault(value)

@@ -18,15 +18,15 @@ from typing import Any, NamedTuple, Protocol
 
 from headwater.access import Log
 from headwater.client.bulk.producer import BulkProducer
-from headwater.client.client import Client, producer
+from headwater.client.client import producer
 from headwater.client.share.consumer import ShareConsumer
 from headwater.client.share.session import Ack, AckKind, Place, TransactionIdentity
-from headwater.client.topic_defaults import FULL
 from headwater.errors import HeadwaterError, UsageError, one_line
+from headwater.worker.topics import Topics
 from headwater.worker.work import Written
 from headwater.worker.work_list import Task
 
-__all__ = ["Finale", "Outputs", "PlainOutputs", "Result", "Topics", "TransactionalOutputs"]
+__all__ = ["Finale", "Outputs", "PlainOutputs", "Result", "TransactionalOutputs"]
 
 BATCH_MAX = 500
 """Messages of one transaction."""
@@ -36,6 +36,10 @@ WAIT_S = 8.0
 """How long the log may be away during a commit; less than its transaction lasts."""
 FLUSH_S = 30.0
 CLOSE_S = 10.0
+PAUSE_S = 0.5
+"""After a commit that has failed."""
+HOPELESS = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG"}
+"""Errors that the log would answer again."""
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +82,7 @@ class _Gathering:
 
     def __init__(self, group: str, done: Done) -> None:
         self._done = done
+        self._closing = threading.Event()
         self._finales: queue.SimpleQueue[Finale | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"outputs {group}", daemon=True)
         self._thread.start()
@@ -86,6 +91,7 @@ class _Gathering:
         self._finales.put(finale)
 
     def close(self) -> None:
+        self._closing.set()
         self._finales.put(None)
         self._thread.join(CLOSE_S)
 
@@ -98,7 +104,10 @@ class _Gathering:
                 over = further is None
                 if further is not None:
                     batch.append(further)
-            self._done(self._commit(batch))
+            results = self._commit(batch)
+            self._done(results)
+            if any(result.error and not result.is_hopeless for result in results) and not over:
+                self._closing.wait(PAUSE_S)
             if over:
                 break
         self._end()
@@ -113,7 +122,7 @@ class _Gathering:
 class TransactionalOutputs(_Gathering):
     """Each message with its records and its acknowledgement, exactly once in effect."""
 
-    def __init__(self, log: Log, consumer: ShareConsumer, topics: "Topics", done: Done) -> None:
+    def __init__(self, log: Log, consumer: ShareConsumer, topics: Topics, done: Done) -> None:
         name = f"{consumer.group}-{consumer.member}"
         self._consumer = consumer
         self._topics = topics
@@ -178,14 +187,14 @@ class TransactionalOutputs(_Gathering):
 class PlainOutputs(_Gathering):
     """Records that are in the log before the worker accepts their messages."""
 
-    def __init__(self, log: Log, group: str, topics: "Topics", done: Done) -> None:
+    def __init__(self, log: Log, group: str, topics: Topics, done: Done) -> None:
         self._log = log
         self._topics = topics
         self._producer: Any = None
         super().__init__(group, done)
 
     def _commit(self, batch: list[Finale]) -> list[Result]:
-        errors: dict[int, str] = {}
+        errors: dict[int, Result] = {}
         try:
             self._topics.ensure([written for finale in batch for written in finale.records])
             if self._producer is None:
@@ -195,16 +204,23 @@ class PlainOutputs(_Gathering):
             return [Result(finale, one_line(error)) for finale in batch]
         for number, finale in enumerate(batch):
             for written in finale.records:
-                self._send(number, written, errors)
+                self._send(number, finale, written, errors)
         unanswered = self._producer.flush(FLUSH_S + CLOSE_S)
         if unanswered:
             return [Result(finale, "the log does not answer") for finale in batch]
-        return [Result(finale, errors.get(number, "")) for number, finale in enumerate(batch)]
+        results = [errors.get(number, Result(finale)) for number, finale in enumerate(batch)]
+        if len(batch) == 1:
+            return results
+        # Others may have been refused with the one that the log does not take.
+        return [result for each in results for result in (self._again(each) if each.is_hopeless else [each])]
 
-    def _send(self, number: int, written: Written, errors: dict[int, str]) -> None:
+    def _again(self, result: Result) -> list[Result]:
+        return self._commit([result.finale])
+
+    def _send(self, number: int, finale: Finale, written: Written, errors: dict[int, Result]) -> None:
         def note(error: Any, _: Any) -> None:
             if error is not None:
-                errors[number] = error.str()
+                errors[number] = Result(finale, error.str(), is_hopeless=error.name() in HOPELESS)
 
         record = written.record
         while True:
@@ -215,7 +231,7 @@ class PlainOutputs(_Gathering):
             except BufferError:
                 self._producer.poll(0.1)
             except Exception as error:  # noqa: BLE001  librdkafka's, for a record that it does not take
-                errors[number] = one_line(error)
+                errors[number] = Result(finale, one_line(error), is_hopeless=True)
                 return
             else:
                 self._producer.poll(0)
@@ -224,21 +240,3 @@ class PlainOutputs(_Gathering):
     def _end(self) -> None:
         if self._producer is not None:
             self._producer.flush(FLUSH_S)
-
-
-class Topics:
-    """Makes topics that do not exist when something is first written to them."""
-
-    def __init__(self, log: Log, partitions: int) -> None:
-        self._client = Client(log)
-        self._partitions = partitions
-        self._known: set[str] = set()
-
-    def ensure(self, records: Sequence[Written]) -> None:
-        """MachineError if the log does not answer, or does not allow it."""
-        for topic, _, stream in records:
-            if topic in self._known:
-                continue
-            config = FULL if stream is None else FULL | {"retention.ms": str(stream.retention_ms)}
-            self._client.ensure_topics([topic], self._partitions, config)
-            self._known.add(topic)

@@ -8,10 +8,11 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from headwater.worker.call import Call
-from headwater.worker.outcome import Outcome
+from headwater.worker.outcome import Failed, Outcome
 from headwater.worker.work_list import Task
 
 __all__ = ["Coroutines", "Finished", "Runner", "Threads"]
@@ -43,14 +44,13 @@ class Threads:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        self._busy = 0
-        """Threads that run a handler which was not given up, or soon will."""
-        self._given_up: set[Task] = set()
+        self._busy: set[Task] = set()
+        """Tasks whose handlers run, or soon will, and were not given up."""
 
     def start(self, task: Task) -> None:
         with self._lock:
-            self._busy += 1
-            needed = self._busy > self._threads
+            self._busy.add(task)
+            needed = len(self._busy) > self._threads
             self._threads += needed
         if needed:
             threading.Thread(target=self._work, name=f"worker {self._name}", daemon=True).start()
@@ -58,9 +58,9 @@ class Threads:
 
     def give_up(self, task: Task) -> None:
         with self._lock:
-            self._given_up.add(task)
-            self._threads -= 1
-            self._busy -= 1
+            if task in self._busy:
+                self._busy.remove(task)
+                self._threads -= 1
 
     def close(self) -> None:
         with self._lock:
@@ -72,9 +72,8 @@ class Threads:
         while (task := self._tasks.get()) is not None:
             outcome = self._call.run(task)
             with self._lock:
-                was_given_up = task in self._given_up
-                self._given_up.discard(task)
-                self._busy -= not was_given_up
+                was_given_up = task not in self._busy
+                self._busy.discard(task)
             self._finished(task, outcome)
             if was_given_up:
                 return  # another thread has its place
@@ -87,9 +86,9 @@ class Coroutines:
         self._call = call
         self._finished = finished
         self._loop = asyncio.new_event_loop()
-        self._running: dict[Task, asyncio.Task[None]] = {}
+        self._running: dict[Task, asyncio.Task[Outcome]] = {}
         """Belongs to the loop."""
-        threading.Thread(target=self._loop.run_forever, name=f"worker {name}", daemon=True).start()
+        threading.Thread(target=self._work, name=f"worker {name}", daemon=True).start()
 
     def start(self, task: Task) -> None:
         self._loop.call_soon_threadsafe(self._begin, task)
@@ -100,21 +99,24 @@ class Coroutines:
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop)
 
+    def _work(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
     def _begin(self, task: Task) -> None:
-        self._running[task] = self._loop.create_task(self._run(task))
+        running = self._running[task] = self._loop.create_task(self._call.run_async(task))
+        running.add_done_callback(partial(self._end, task))
+
+    def _end(self, task: Task, ended: "asyncio.Task[Outcome]") -> None:
+        del self._running[task]
+        self._finished(task, Failed("CancelledError") if ended.cancelled() else ended.result())
 
     def _cancel(self, task: Task) -> None:
         if task in self._running:
             self._running[task].cancel()
 
     def _stop(self) -> None:
+        """Cancels what runs, and ends the loop once that had its chance to end."""
         for running in self._running.values():
             running.cancel()
-        self._loop.call_soon(self._loop.stop)
-
-    async def _run(self, task: Task) -> None:
-        try:
-            outcome = await self._call.run_async(task)
-        finally:
-            del self._running[task]
-        self._finished(task, outcome)
+        self._loop.call_soon(self._loop.call_soon, self._loop.stop)

@@ -29,9 +29,14 @@ class Work:
     """
 
     def __init__(
-        self, topic: str = "", partition: int = 0, record: Record | None = None, **attempts: int
+        self,
+        topic: str = "",
+        partition: int = 0,
+        record: Record | None = None,
+        *,
+        attempt: int = 1,
+        attempts: int = 1,
     ) -> None:
-        """``attempt`` and ``attempts`` may be given."""
         record = record or Record(None, None, offset=0)
         self.topic = topic
         self.partition = partition
@@ -41,9 +46,9 @@ class Work:
         """Pairs of name and value, in their order."""
         self.timestamp = record.timestamp
         """When the message was written, in milliseconds since 1970 UTC."""
-        self.attempt = attempts.get("attempt", 1)
+        self.attempt = attempt
         """1 for the first attempt."""
-        self.attempts = attempts.get("attempts", 1)
+        self.attempts = attempts
         """How many there are before the message becomes a dead letter."""
         self.written: list[Written] = []
         self._is_over = False

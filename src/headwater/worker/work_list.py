@@ -8,6 +8,8 @@
     (released, uncounted)     ▼
                            OVERDUE: released or a dead letter; its handler may end at any time or never
 
+Where the log itself cannot delay a message, it is held until its pause is over (PAUSED), and then released.
+
 A message whose connection was lost is no longer held: others get it. Its handler runs on, and what it says
 does not count.
 """
@@ -30,8 +32,10 @@ __all__ = ["AHEAD_MAX", "Task", "TaskState", "WorkList"]
 AHEAD_S = 0.2
 """Messages are fetched ahead that handlers will probably begin within this time."""
 AHEAD_MAX = 500
+PAUSED_MAX = 500
 RENEWALS_PER_LOCK = 3
 """A lock is renewed after a third of its time, so that two renewals may come too late."""
+NO_WORK = Work()
 WEIGHT = 0.1
 """Of the last handler, in the moving mean of how long they take."""
 
@@ -45,6 +49,8 @@ class TaskState(enum.Enum):
     """The handler has ended; what follows is not yet acknowledged."""
     OVERDUE = "overdue"
     """The handler has not ended in time."""
+    PAUSED = "paused"
+    """It has failed and is held until its pause is over."""
     GONE = "gone"
     """It is no longer held."""
 
@@ -65,7 +71,7 @@ class Task:
     """Whether its handler runs though the message is no longer held."""
     is_committing: bool = False
     """Whether its acknowledgement is part of a transaction, which keeps it locked."""
-    work: Work = field(default_factory=Work, repr=False)
+    work: Work = field(default=NO_WORK, repr=False)
     """What its handler gets, and what that has written."""
 
     @property
@@ -89,6 +95,7 @@ class WorkList:
         self._running: set[Task] = set()
         """Those whose handler runs and is not overdue, also of messages that are no longer held."""
         self._overdue: set[Task] = set()
+        self._paused: dict[Task, float] = {}
         self._mean_s: float | None = None
 
     @property
@@ -180,6 +187,7 @@ class WorkList:
 
     def settle(self, task: Task) -> None:
         """The message is no longer held: it was acknowledged, or released."""
+        self._paused.pop(task, None)
         if not task.is_lost:
             self._held.pop((task.place, task.record.offset), None)
         if task.state is not TaskState.OVERDUE:
@@ -201,6 +209,21 @@ class WorkList:
             self.settle(task)
         return tasks
 
+    def pause(self, task: Task, until: float) -> bool:
+        """Holds a message that has failed; returns False if too many are held already."""
+        if task.is_lost or len(self._paused) >= PAUSED_MAX:
+            return False
+        task.state = TaskState.PAUSED
+        self._paused[task] = until
+        return True
+
+    def paused_until(self, now: float) -> list[Task]:
+        """The messages whose pause is over; they are no longer held, and to be released."""
+        due = [task for task, until in self._paused.items() if until <= now]
+        for task in due:
+            self.settle(task)
+        return due
+
     def find(self, place: Place, offset: int) -> Task | None:
         return self._held.get((place, offset))
 
@@ -211,6 +234,7 @@ class WorkList:
             self._waiting = deque(each for each in self._waiting if each is not task)
 
     def _lose(self, task: Task) -> None:
+        self._paused.pop(task, None)
         key = task.place, task.record.offset
         if self._held.get(key) is task:  # it may have been delivered to us again
             del self._held[key]

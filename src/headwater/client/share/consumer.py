@@ -110,6 +110,10 @@ class ShareConsumer:
         return any(link.is_fetching for link in self._links.values())
 
     @property
+    def is_connected(self) -> bool:
+        return bool(self._links)
+
+    @property
     def is_settled(self) -> bool:
         """Whether every acknowledgement has been answered."""
         return not self._transactions and all(link.is_settled for link in self._links.values())
