@@ -16,7 +16,8 @@ from unittest import mock
 from headwater.errors import ErrorCode
 from headwater.log.broker import Broker
 from headwater.log.shares import share_store
-from headwater.record import TRANSACTIONAL
+from headwater.queue.record_index import DUE_HEADER, PRIORITY_HEADER
+from headwater.record import TRANSACTIONAL, Record
 from simulation.model import Wrong
 from simulation.world import Disk, Loop, Time, world
 from support.protocol import Client
@@ -60,6 +61,9 @@ class Known:
     settled: bool = False
     asked_s: float = 0.0
     """The same, as the last acknowledgement asked for it."""
+    key: bytes | None = None
+    """Of a record whose key keeps the order."""
+    scheduled: bool = False
     doubt: bool = False
     """Whether an acknowledgement that settles it was sent and not answered."""
 
@@ -90,7 +94,26 @@ class Model:
                     raise Wrong(f"{where} is delayed until {known.due_s}, and delivered at {now}")
                 if not known.deliveries < deliveries <= self.limit:
                     raise Wrong(f"{where} has delivery {deliveries} after {known.deliveries} of {self.limit}")
+                if known.key is not None:
+                    self.check_order(place, offset, now)
                 known.deliveries, known.holder, known.lock_s = deliveries, member, now + lock_s
+
+    def check_order(self, place: int, offset: int, now: float) -> None:
+        """One record of a key at a time, after all earlier ones; scheduled ones come when they are due."""
+        this = self.records[place, offset]
+        for (partition, other), known in self.records.items():
+            if partition != place or known.key != this.key or other == offset:
+                continue
+            where = f"{TOPIC}-{place} at {offset} of key {this.key!r} is delivered"
+            if known.holder and known.lock_s > now:
+                raise Wrong(f"{where} while {known.holder} has {other}")
+            is_earlier = other < offset and not known.scheduled and not this.scheduled
+            if is_earlier and not (known.settled or known.doubt or self.used_up(known)):
+                raise Wrong(f"{where} before {other}: {known}")
+
+    def used_up(self, known: Known) -> bool:
+        """Whether it may have been delivered as often as is allowed."""
+        return known.deliveries + self.lost_fetches >= self.limit
 
     def let_go(self, member: str | None = None) -> None:
         """A member, or each of them, holds nothing any more."""
@@ -112,6 +135,8 @@ class ShareLife:
         self.lock_s = self.chance.choice((1, 5, 30))
         self.model = Model(self.chance.choice((2, 3, 5, 10)))
         self.strict = self.chance.random() < 0.4
+        self.order_by = self.chance.choice(("", "key"))
+        self.queue = bool(self.order_by) or self.chance.random() < 0.3
         self.committed = self.chance.random() < 0.5
         self.done = Counter[str]()
 
@@ -144,6 +169,7 @@ class ShareLife:
             record_lock_duration_ms=str(self.lock_s * 1000),
             partition_max_record_locks="100",
             isolation_level="read_committed" if self.committed else "read_uncommitted",
+            **{"headwater.queue": str(self.queue).lower(), "headwater.order.by": self.order_by},
         )
         if code:
             raise Wrong(f"settings are refused: {ErrorCode(code).name}")
@@ -191,12 +217,29 @@ class ShareLife:
     async def step_produce(self) -> None:
         for _ in range(self.chance.randint(1, 4)):
             place = self.chance.randrange(self.partitions)
-            values = [b"v"] * self.chance.choice((1, 1, 2, 7, 30))
-            part = await self.within(self.clients["ada"].produce(TOPIC, place, values))
+            records = [self.record() for _ in range(self.chance.choice((1, 1, 2, 7, 30)))]
+            codec = self.chance.choice((0, 0, 3))
+            part = await self.within(self.clients["ada"].produce(TOPIC, place, records, codec))
             if part.error_code:
                 raise Wrong(f"a batch is refused: {ErrorCode(part.error_code).name}")
-            for offset in range(part.base_offset, part.base_offset + len(values)):
-                self.model.records[place, offset] = Known()
+            for offset, record in enumerate(records, part.base_offset):
+                self.model.records[place, offset] = self.known(record)
+
+    def record(self) -> Record:
+        headers = []
+        if self.chance.random() < 0.1:
+            due_ms = self.clock.now_ms() + self.chance.choice((-5, 300, 5_000, DELAY_MS_MAX))
+            headers.append((DUE_HEADER, str(due_ms).encode()))
+        if self.chance.random() < 0.3:
+            headers.append((PRIORITY_HEADER, str(self.chance.randrange(10)).encode()))
+        key = self.chance.choice((b"k", b"l", b"m", None))
+        return Record(key, b"v", tuple(headers), 1_000)
+
+    def known(self, record: Record) -> Known:
+        """What the model knows of a new record."""
+        due_ms = int(dict(record.headers).get(DUE_HEADER) or 0) if self.queue else 0
+        due_s = (due_ms - self.clock.now_ms()) / 1000 + self.loop.elapsed - 0.001 if due_ms else 0.0
+        return Known(due_s=due_s, key=record.key if self.order_by else None, scheduled=bool(due_ms))
 
     async def step_transact(self) -> None:
         """A transaction, which leaves a marker; the records of an aborted one are not for those who read committed ones."""
@@ -301,6 +344,8 @@ class ShareLife:
                 if over:
                     known.holder = ""
             elif kind == RENEW:
+                if known.lock_s <= self.loop.elapsed:
+                    known.holder = ""  # settled before, at its last delivery: that counts as renewed
                 known.lock_s = self.loop.elapsed + self.lock_s
             else:
                 known.holder = ""
@@ -369,8 +414,7 @@ class ShareLife:
                     code = await self.within(member.acknowledge(*acks, topic=TOPIC, partition=place))
                     self.note(member, place, acks, code)
         for (place, offset), known in self.model.records.items():
-            used_up = known.deliveries + self.model.lost_fetches >= self.model.limit
-            if not (known.settled or known.doubt or used_up):
+            if not (known.settled or known.doubt or self.model.used_up(known)):
                 raise Wrong(f"{TOPIC}-{place} at {offset} is lost: {known}")
         for (_, place), share in self.broker.shares.opened(GROUP).items():
             if share.state.start != share.log.high_watermark:

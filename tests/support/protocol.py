@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from functools import lru_cache
 
 from headwater.door.kafka.api import Later, Request
@@ -62,10 +63,10 @@ class Client:
         return response.decode(version, b"".join(response.encode(version, answer)))
 
     async def produce(
-        self, topic: str, partition: int, values: list[bytes], codec: int = 0, **batch: int
+        self, topic: str, partition: int, values: Sequence[bytes | Record], codec: int = 0, **batch: int
     ) -> Message:
         """One batch, compressed with the codec of that number; the answer of its partition."""
-        records = [Record(value, value, (), 1_000) for value in values]
+        records = [v if isinstance(v, Record) else Record(v, v, (), 1_000) for v in values]
         data = encode_batch(records, **batch)
         if codec:
             header = BatchHeader.read(data)

@@ -14,7 +14,11 @@ Ack = tuple[int, int, int | list[int]] | tuple[int, int, int, int, bool]
 async def configure(client: Client, group: str, **config: str) -> int:
     """Sets settings of a group, whose names are written with ``_``; returns the error code."""
     changes = [
-        {"name": "share." + key.replace("_", "."), "value": value, "config_operation": 0}
+        {
+            "name": key if "." in key else "share." + key.replace("_", "."),
+            "value": value,
+            "config_operation": 0,
+        }
         for key, value in config.items()
     ]
     resource = {"resource_type": GROUP, "resource_name": group, "configs": changes}

@@ -101,6 +101,10 @@ class Acquisition:
     def acquired(self) -> list[Acquired]:
         return acquired(self.taken)
 
+    def sorted(self) -> list[Acquired]:
+        """The same if it was not taken in the order of offsets."""
+        return acquired(sorted(self.taken))
+
 
 def acquired(runs: Iterable[Run]) -> list[Acquired]:
     """Runs in the order of their offsets, neighbours with the same delivery count as one."""

@@ -36,6 +36,11 @@ class Run(NamedTuple):
     def length(self) -> int:
         return self.last - self.first + 1
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether it waits for a time and has never been with a member."""
+        return self.state is DeliveryState.DELAYED and not self.batch_size
+
     def cut(self, first: int, last: int) -> "Run":
         """Its part within a range, which overlaps with it."""
         return self._replace(first=max(first, self.first), last=min(last, self.last))
@@ -63,10 +68,8 @@ class Run(NamedTuple):
 
     def returned(self, until: float = 0.0) -> "Run":
         """Released by a member that has not begun with it: the delivery does not count."""
-        deliveries = self.deliveries - 1
         state = DeliveryState.DELAYED if until else DeliveryState.AVAILABLE
-        batch_size = self.batch_size if deliveries else 0
-        return Run(self.first, self.last, state, deliveries, batch_size, deadline=until)
+        return Run(self.first, self.last, state, self.deliveries - 1, self.batch_size, deadline=until)
 
     def due(self) -> "Run":
         """Available, because its delay is over."""

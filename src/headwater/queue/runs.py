@@ -7,11 +7,11 @@ twice as many runs as records that are not settled.
 import bisect
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from headwater.queue.run import DeliveryState, Run
 
-__all__ = ["Runs", "Snapshot", "join"]
+__all__ = ["Runs", "Snapshot", "Watcher", "join"]
 
 _first = attrgetter("first")
 
@@ -26,6 +26,19 @@ class Snapshot(NamedTuple):
     available_from: int
 
 
+class Watcher(Protocol):
+    """Hears of every run that changes."""
+
+    def changed(self, run: Run) -> None:
+        """These offsets are in another state now."""
+
+    def drop_before(self, start: int) -> None:
+        """What was before an offset is forgotten."""
+
+    def reset(self, start: int) -> None:
+        """Everything may be different."""
+
+
 class Runs:
     """A sorted list of runs. One share partition owns it."""
 
@@ -37,6 +50,7 @@ class Runs:
         self._runs: list[Run] = []
         self._available_from = start
         """No available run begins before this."""
+        self.watcher: Watcher | None = None
         self._fill(start, runs)
 
     def __iter__(self) -> Iterator[Run]:
@@ -59,6 +73,14 @@ class Runs:
         index = self._index(first)
         found = self._runs[index : self._index(last) + 1]
         return (run.cut(first, last) for run in found if run.first <= last and run.last >= first)
+
+    def next_unsettled(self, offset: int) -> int:
+        """The first offset from this one on that is not settled, or of which nothing is known."""
+        for index in range(self._index(offset), len(self._runs)):
+            run = self._runs[index]
+            if run.last >= offset and run.state is not DeliveryState.SETTLED:
+                return max(run.first, offset)
+        return max(offset, self.end)
 
     def first_available(self) -> int | None:
         """The first offset that is available."""
@@ -121,6 +143,8 @@ class Runs:
         end = max(self.end, offset)
         self._fill(offset, [run.cut(offset, end) for run in self._runs if run.last >= offset])
         self.end = end
+        if self.watcher is not None:
+            self.watcher.drop_before(offset)
 
     def drop_from(self, offset: int) -> None:
         """Forgets everything from an offset on: the log has lost what was there."""
@@ -134,6 +158,8 @@ class Runs:
 
     def restore(self, snapshot: Snapshot) -> None:
         self.start, self.end, self._runs, self._counts, self._available_from = snapshot
+        if self.watcher is not None:
+            self.watcher.reset(self.start)
 
     def _fill(self, start: int, runs: Iterable[Run]) -> None:
         self.start = self.end = self._available_from = start
@@ -157,6 +183,8 @@ class Runs:
         after = change(part)
         if after != part:
             changed.append(after)
+            if self.watcher is not None:
+                self.watcher.changed(after)
         yield after
         if run.last > last:
             yield run._replace(first=last + 1)

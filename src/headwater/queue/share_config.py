@@ -33,6 +33,10 @@ class ShareConfig(msgspec.Struct, frozen=True, rename=_setting):
         default=10_000, name="headwater.delayed.max"
     )
     """How many records of a partition may be delayed before no new ones are delivered."""
+    queue: bool = msgspec.field(default=False, name="headwater.queue")
+    """Whether records are opened, so that their headers count (``record_index.py``)."""
+    order_by: Literal["", "key"] = msgspec.field(default="", name="headwater.order.by")
+    """With ``key``, one record of a key at a time, in the order of offsets. It implies ``queue``."""
     delivery_count_limit: Annotated[int, msgspec.Meta(ge=2, le=25)] = 5
     heartbeat_interval_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 5_000
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_uncommitted"
@@ -44,6 +48,14 @@ class ShareConfig(msgspec.Struct, frozen=True, rename=_setting):
     @property
     def reads_committed(self) -> bool:
         return self.isolation_level == "read_committed"
+
+    @property
+    def opens_records(self) -> bool:
+        return self.queue or self.orders_by_key
+
+    @property
+    def orders_by_key(self) -> bool:
+        return self.order_by == "key"
 
     @property
     def reset_age_ms(self) -> int | None:

@@ -22,7 +22,7 @@ from headwater.errors import ErrorCode, RequestError
 from headwater.queue.acknowledgement import AckBatch, AckType
 from headwater.queue.acquisition import Acquired, Acquisition, Span, acquired
 from headwater.queue.run import DeliveryState, Run
-from headwater.queue.runs import Runs, Snapshot
+from headwater.queue.runs import Runs, Snapshot, Watcher
 from headwater.queue.share_config import ShareConfig
 
 __all__ = ["Copy", "SharePartition"]
@@ -85,12 +85,64 @@ class SharePartition:
 
     def next_offset(self, config: ShareConfig) -> int | None:
         """Where to read for the next delivery; None while members hold as many records as they may."""
-        if self._runs.count(DeliveryState.ACQUIRED) >= config.partition_max_record_locks:
+        if not self.locks_left(config):
             return None
         available = self._runs.first_available()
         if available is not None:
             return available
         return self.end if self._room(config) > 0 else None
+
+    def locks_left(self, config: ShareConfig) -> int:
+        """How many more records members may hold."""
+        return max(config.partition_max_record_locks - self._runs.count(DeliveryState.ACQUIRED), 0)
+
+    # ---- records that are known one by one (``record_index.py``) -----------------------------------------
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Tells this one what changes, and no other."""
+        self._runs.watcher = watcher
+
+    def next_unsettled(self, offset: int) -> int:
+        return self._runs.next_unsettled(offset)
+
+    def discover(self, offset: int, until: float = 0.0) -> Run:
+        """A record that was opened, which may be scheduled for later. Returns what is known of it."""
+        if offset >= self.end:
+            if offset > self.end:
+                self.skip(self.end, offset - 1)
+            self._runs.append(Run(offset, offset, DeliveryState.AVAILABLE))
+        run = next(self._runs.between(offset, offset))
+        if until and run.state is DeliveryState.AVAILABLE and not run.deliveries:
+            run = run._replace(state=DeliveryState.DELAYED, deadline=until)
+            scheduled = run
+            self._runs.replace(offset, offset, lambda _: scheduled)
+            self._expect(until)
+        return run
+
+    def skip(self, first: int, last: int) -> None:
+        """Settles offsets that are not for members."""
+        if first <= last:
+            self._skip(first, last)
+
+    def is_available(self, offset: int) -> bool:
+        run = next(self._runs.between(offset, offset), None)
+        return run is not None and run.state is DeliveryState.AVAILABLE
+
+    def lock(self, acquisition: Acquisition, offset: int) -> bool:
+        """Locks one record for a member; returns False if that is not the moment for it."""
+        run = next(self._runs.between(offset, offset), None)
+        if run is None or run.state is not DeliveryState.AVAILABLE or acquisition.is_full:
+            return False
+        if not acquisition.share_of(run):
+            return False
+        self._changes += self._runs.replace(offset, offset, acquisition.lock)
+        return True
+
+    def note_acquired(self, acquisition: Acquisition) -> None:
+        """After ``lock``: the locks of an acquisition are complete."""
+        self._note_new(acquisition)
+        if acquisition.taken:
+            self._expect(acquisition.deadline)
 
     # ---- requests of members ---------------------------------------------------------------------------
 
@@ -103,19 +155,19 @@ class SharePartition:
         at, more = max(first, self.start), True
         for span in spans:
             if at < span.first:
-                self._skip(at, span.first - 1, acquisition)
+                self._note_new(acquisition)
+                self._skip(at, span.first - 1)
             begin = max(span.first, at)
             if begin > span.last:
                 continue
             if not span.deliver:
-                self._skip(begin, span.last, acquisition)
+                self._note_new(acquisition)
+                self._skip(begin, span.last)
             elif not self._take(begin, span.last, acquisition):
                 more = False
                 break
             at = span.last + 1
-        self._note_new(acquisition)
-        if acquisition.taken:
-            self._expect(acquisition.deadline)
+        self.note_acquired(acquisition)
         return more and not acquisition.is_full
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch], config: ShareConfig, now: float) -> None:
@@ -157,7 +209,7 @@ class SharePartition:
         if self._deadline is None or self._deadline > now:
             return False
         over = [run for run in self._timed() if run.deadline <= now]
-        for run in over:
+        for run in sorted(over, key=lambda run: run.deadline):
             if run.state is DeliveryState.DELAYED:
                 self._runs.replace(run.first, run.last, Run.due)
             else:
@@ -199,7 +251,7 @@ class SharePartition:
             whole = batch._replace(batch_size=batch.length)
             self._changes += self._runs.replace(batch.first, batch.last, partial(_part_of, whole))
 
-    def _skip(self, first: int, last: int, acquisition: Acquisition) -> None:
+    def _skip(self, first: int, last: int) -> None:
         """Settles offsets that are not for members."""
         if first < self.end:
             skipped = self._runs.replace(
@@ -207,7 +259,6 @@ class SharePartition:
             )
             self._changes += skipped
         if last >= self.end:
-            self._note_new(acquisition)
             skipped_run = Run(max(first, self.end), last, DeliveryState.SETTLED)
             self._runs.append(skipped_run)
             self._changes.append(skipped_run)
@@ -226,10 +277,7 @@ class SharePartition:
         for run in self._runs.between(first, last):
             if run.state is not DeliveryState.AVAILABLE:
                 continue
-            locks_left = acquisition.config.partition_max_record_locks - self._runs.count(
-                DeliveryState.ACQUIRED
-            )
-            count = min(acquisition.share_of(run), locks_left)
+            count = min(acquisition.share_of(run), self.locks_left(acquisition.config))
             if count:
                 part = run.cut(run.first, run.first + count - 1)
                 self._changes += self._runs.replace(part.first, part.last, acquisition.lock)

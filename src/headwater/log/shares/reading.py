@@ -9,11 +9,11 @@ from typing import NamedTuple
 from headwater.errors import RequestError
 from headwater.log.storage.partition import Partition
 from headwater.queue.acquisition import Acquired, Acquisition, Span, Wish
-from headwater.queue.share_config import ShareConfig
+from headwater.queue.share_config import EARLIEST, ShareConfig
 from headwater.queue.share_partition import SharePartition
 from headwater.record import CONTROL, TRANSACTIONAL, BatchHeader, whole_batches
 
-__all__ = ["Delivery", "deliver", "readable_to"]
+__all__ = ["Delivery", "deliver", "first_offset", "readable_to", "spans"]
 
 READ_BYTES = 1 << 16
 """How much is read at first, if many records are asked for; each further read takes twice as much."""
@@ -69,7 +69,7 @@ def deliver(
         size_bytes = sum(len(batch) for _, batch in found)
         if (batches and not found) or (size_bytes > left and (batches or not is_first)):
             break
-        more = share.acquire(acquisition, offset, _spans(partition, offset, found, config))
+        more = share.acquire(acquisition, offset, spans(partition, offset, found, config))
         read_bytes *= 2
         if acquisition.taken:
             batches += found
@@ -89,12 +89,13 @@ def _read(
     return [(BatchHeader.read(batch), batch) for batch in whole_batches(data)]
 
 
-def _spans(
+def spans(
     partition: Partition,
     offset: int,
     batches: Sequence[tuple[BatchHeader, memoryview]],
     config: ShareConfig,
 ) -> list[Span]:
+    """What a piece of the log holds from an offset on."""
     if not batches:  # compaction has left nothing up to the end
         return [Span(offset, readable_to(partition, config) - 1, deliver=False)]
     aborted = (
@@ -102,7 +103,7 @@ def _spans(
         if config.reads_committed
         else []
     )
-    spans = []
+    found = []
     for header, _ in batches:
         is_data = not header.attributes & CONTROL and header.record_count > 0
         if is_data and aborted and header.attributes & TRANSACTIONAL:
@@ -110,8 +111,8 @@ def _spans(
                 a.producer_id == header.producer_id and a.first_offset <= header.base_offset <= a.last_offset
                 for a in aborted
             )
-        spans.append(Span(header.base_offset, header.last_offset, is_data))
-    return spans
+        found.append(Span(header.base_offset, header.last_offset, is_data))
+    return found
 
 
 def _wanted(
@@ -125,3 +126,14 @@ def _wanted(
         if index < len(acquired) and acquired[index].first <= header.last_offset:
             wanted.append(batch)
     return wanted
+
+
+def first_offset(log: Partition, config: ShareConfig, now_ms: int) -> int:
+    """Where a group begins that has not used a partition before."""
+    if config.auto_offset_reset == EARLIEST:
+        return log.log_start_offset
+    if config.reset_age_ms is not None:
+        record = log.find_time(now_ms - config.reset_age_ms)
+        if record is not None:
+            return record.offset
+    return log.high_watermark

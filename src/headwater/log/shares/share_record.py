@@ -37,6 +37,8 @@ __all__ = [
 ]
 
 SNAPSHOT, UPDATE, SETTINGS = 0, 1, 2
+ROUNDED_MS = 2
+"""By how much ``started_ms`` may be too small: no delay ends early."""
 WHERE = "a record of __share_group_state"
 
 
@@ -106,7 +108,7 @@ def value_of(epoch: int, start: int, runs: list[Run], started_ms: int) -> bytes:
 def _due_ms(run: Run, started_ms: int) -> int:
     if run.state is not DeliveryState.DELAYED:
         return 0
-    return started_ms + math.ceil(run.deadline * 1000)
+    return started_ms + math.ceil(run.deadline * 1000) + ROUNDED_MS
 
 
 def _elapsed(due_ms: int, started_ms: int) -> float:

@@ -6,6 +6,7 @@ the broker is killed in between.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -62,8 +63,8 @@ class ShareStore:
         self._partition = existing
         self._create = create
         self._clock = clock
-        self._started_ms = clock.now_ms() - round(clock.monotonic() * 1000)
-        """The wall time at which the clock of locks and delays was 0."""
+        self.started_ms = clock.now_ms() - math.ceil(clock.monotonic() * 1000)
+        """The wall time at which the clock of locks and delays was 0, or up to 2 ms before."""
         self._stored: dict[ShareKey, Stored] = {}
         self._slots: dict[ShareKey, int] = {}
         """How many slots of each share partition were ever used."""
@@ -138,7 +139,7 @@ class ShareStore:
         return slot_key(key, slot), self._value(stored, partition.start, changes)
 
     def _value(self, stored: Stored, start: int, runs: list[Run]) -> bytes:
-        return value_of(stored.epoch, start, runs, self._started_ms)
+        return value_of(stored.epoch, start, runs, self.started_ms)
 
     def _append(self, records: list[Record]) -> None:
         if not records:
@@ -192,7 +193,7 @@ class ShareStore:
             self._stored.pop(key, None)
             return
         snapshot = decode_value(value)
-        runs = Runs(snapshot.start, snapshot.decoded_runs(self._started_ms))
+        runs = Runs(snapshot.start, snapshot.decoded_runs(self.started_ms))
         self._stored[key] = Stored(snapshot.epoch, snapshot.start, runs)
 
     def _load_update(self, key: ShareKey, slot: int, update: ShareRecord) -> None:
@@ -200,7 +201,7 @@ class ShareStore:
         if stored is None or stored.runs is None or update.epoch != stored.epoch:
             return
         stored.updates = slot + 1
-        for run in update.decoded_runs(self._started_ms):
+        for run in update.decoded_runs(self.started_ms):
             stored.runs.write(run)
         stored.runs.drop_before(update.start)
         stored.start = stored.runs.start

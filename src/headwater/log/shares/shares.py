@@ -13,14 +13,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from headwater.clock import Clock
 from headwater.errors import ErrorCode, RequestError
 from headwater.log.shares.open_share import OpenShare
-from headwater.log.shares.reading import Delivery, deliver, readable_to
+from headwater.log.shares.reading import Delivery, deliver, first_offset, readable_to
 from headwater.log.shares.share_record import ShareKey
 from headwater.log.shares.share_store import ShareStore
 from headwater.log.storage.catalog import Catalog
 from headwater.log.storage.partition import Partition
 from headwater.queue.acknowledgement import AckBatch
 from headwater.queue.acquisition import Wish
-from headwater.queue.share_config import EARLIEST, ShareConfig, parse_share_config
+from headwater.queue.share_config import ShareConfig, parse_share_config
 from headwater.queue.share_group import Heartbeat, HeartbeatAnswer, ShareGroup, Topology
 from headwater.queue.share_partition import Copy, SharePartition
 from headwater.queue.share_session import Place, ShareSession, ShareSessions
@@ -143,7 +143,7 @@ class Shares:
             config, now_ms = self.config(group), self._clock.now_ms()
             logs = {(topic.id, index): topic.partitions[index] for index in range(len(topic.partitions))}
             opened = {
-                each: SharePartition(_first_offset(log, config, now_ms))
+                each: SharePartition(first_offset(log, config, now_ms))
                 for each, log in logs.items()
                 if not log.offline
             }
@@ -162,6 +162,9 @@ class Shares:
         if share.is_closed or share.log.offline:
             return True
         config = self.config(share.key.group)
+        reader = share.reader_for(config, self._store.started_ms)
+        if reader is not None:
+            return reader.may_deliver(config)
         offset = share.state.next_offset(config)
         return offset is not None and offset < readable_to(share.log, config)
 
@@ -171,8 +174,13 @@ class Shares:
             what = f"group {share.key.group} has forgotten {share.log.name}"
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what)
         config, now = self.config(share.key.group), self._clock.monotonic()
-        limits = {"bytes_max": bytes_max, "is_first": is_first, "now": now}
-        return deliver(share.state, share.log, wish, config, **limits)  # type: ignore[arg-type]
+        reader = share.reader_for(config, self._store.started_ms)
+        if reader is None:
+            limits = {"bytes_max": bytes_max, "is_first": is_first, "now": now}
+            return deliver(share.state, share.log, wish, config, **limits)  # type: ignore[arg-type]
+        delivery = reader.deliver(wish, config, bytes_max=bytes_max, is_first=is_first, now=now)
+        self._watch(share)  # it may have found scheduled records
+        return delivery
 
     def acknowledge(
         self, group: str, place: Place, member: str, batches: Sequence[AckBatch]
@@ -380,14 +388,3 @@ def _parsed(group: str, config: Mapping[str, str]) -> ShareConfig:
     except RequestError as refused:
         logger.warning("share group %s has the default settings: %s", group, refused)
         return _DEFAULTS
-
-
-def _first_offset(log: Partition, config: ShareConfig, now_ms: int) -> int:
-    """Where a group begins that has not used a partition before."""
-    if config.auto_offset_reset == EARLIEST:
-        return log.log_start_offset
-    if config.reset_age_ms is not None:
-        record = log.find_time(now_ms - config.reset_age_ms)
-        if record is not None:
-            return record.offset
-    return log.high_watermark
