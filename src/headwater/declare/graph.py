@@ -74,6 +74,11 @@ class Graph:
         """What sinks and workers can read: streams, tables and views by name."""
         return {**self.streams, **self.views}
 
+    @property
+    def needs_spark(self) -> bool:
+        """Whether something runs on Spark; nothing does in an application of workers alone."""
+        return bool(self.views) or not self.workers
+
     def inputs(self, view: View) -> dict[str, Stream]:
         """The streams, tables and views that a view reads, by parameter name."""
         return {

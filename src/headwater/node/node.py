@@ -4,6 +4,7 @@
     pipeline  the views of the application, on Spark
     console   view tables, HTTP and the live pages
     sinks     the sinks of the application, if it has any
+    workers   its workers, if it has any
     captures  a process for each
 
 Each is a separate process under one supervisor; they communicate only through topics. They are started in
@@ -101,9 +102,14 @@ class Node:
             self.supervisor.start(Part("log", (), client.is_reachable, kind="log", probe=True))
 
     def start_views(self, *, patient: bool = False) -> None:
-        """Starts Spark, the console and the sinks at the same time; ``patient`` as for `Supervisor.start`."""
-        sinks = [self._sinks()] if self.graph.sinks else []
-        self.supervisor.start(self._console(), self._pipeline(), *sinks, patient=patient)
+        """Starts Spark, the console, sinks and workers at once; ``patient`` as for `Supervisor.start`.
+
+        Without anything that needs Spark it is not started.
+        """
+        parts = [self._pipeline()] if self.graph.needs_spark else []
+        parts += [self._sinks()] if self.graph.sinks else []
+        parts += [self._workers()] if self.graph.workers else []
+        self.supervisor.start(self._console(), *parts, patient=patient)
 
     def start_console(self) -> None:
         """The console alone, for views that run in this process."""
@@ -159,6 +165,11 @@ class Node:
     def _sinks(self) -> Part:
         members = tuple(("sink", name) for name in self.graph.sinks)
         return Part("sinks", command("sinks", str(self.app)), environ=self._environ, members=members)
+
+    def _workers(self) -> Part:
+        members = tuple(("worker", name) for name in self.graph.workers)
+        argv = command("workers", str(self.app))
+        return Part("workers", argv, environ=self._environ, members=members)
 
     def _console(self) -> Part:
         views = tuple(ViewInfo(view.name, view.key) for view in self.graph.views.values())

@@ -14,3 +14,5 @@ class WorkCounts:
     """Attempts that failed and were followed by another one."""
     dead: int = 0
     """Messages that became dead letters."""
+    in_work: int = 0
+    """Messages whose handler runs now."""

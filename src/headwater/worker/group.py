@@ -33,7 +33,7 @@ class WorkerGroup(NamedTuple):
 
 def set_up_group(log: Log, worker: Worker) -> WorkerGroup:
     """Sets the settings of the group. UsageError for what the log does not have."""
-    settings = {"headwater.delayed.max": "10000"}
+    settings = {"headwater.queue": "true", "headwater.order.by": worker.order_by}
     is_embedded = has_queues(log, worker.group, settings)
     if not is_embedded:
         _explain(worker)

@@ -22,9 +22,10 @@ from headwater.client.share.membership import Membership, new_member_id
 from headwater.client.share.session import Ack, AckKind
 from headwater.clock import Clock, SystemClock
 from headwater.declare.graph import Graph
-from headwater.declare.spec import Worker
+from headwater.declare.spec import Stream, Worker
 from headwater.declare.worker_checks import worker_topic
 from headwater.errors import MachineError, UsageError
+from headwater.protocol.kafka.codec import layout
 from headwater.worker.call import Call, make_work
 from headwater.worker.counts import WorkCounts
 from headwater.worker.group import set_up_group
@@ -38,7 +39,7 @@ from headwater.worker.work_list import Task, WorkList
 
 __all__ = ["Loop"]
 
-TRANSACTIONS = False
+TRANSACTIONS = "transactional_id" in {f.name for f in layout("ShareAcknowledge", "request").fields}
 IDLE_MS = 500
 """How long a fetch waits for messages while nothing is in work."""
 BUSY_MS = 2, 100
@@ -91,6 +92,8 @@ class Loop:
         self.counts = WorkCounts()
         """Any thread may look at this and what follows."""
         self.is_running = False
+        self.is_hung = False
+        """Whether so many handlers hang that the process must end."""
         self._consumer: ShareConsumer | None = None
         self._membership: Membership | None = None
 
@@ -112,11 +115,35 @@ class Loop:
             self._consumer.wake()
 
     def run(self) -> None:
-        self._check_topic()
+        topics = Topics(self._log, self._partitions)
+        self._check_topic(topics)
         group = set_up_group(self._log, self.worker)
         self._lock_s, self._is_embedded = group.lock_s, group.is_embedded
         consumer = ShareConsumer(self._log, self.worker.group, new_member_id(), self._clock)
-        membership = Membership(
+        membership = self._membership = self._member(consumer)
+        self._consumer = consumer
+        self._outputs: Outputs = (
+            TransactionalOutputs(self._log, consumer, topics, self._conclude)
+            if self._is_embedded and TRANSACTIONS
+            else PlainOutputs(self._log, self.worker.group, topics, self._conclude)
+        )
+        make_runner = Coroutines if self._call.is_async else Threads
+        self._runner: Runner = make_runner(self.worker.name, self._call, self._finish)
+        membership.start()
+        try:
+            while not self._stopping.is_set():
+                self._step(consumer, membership)
+            self._wind_down(consumer)
+        finally:
+            self.is_running = False
+            self._runner.close()
+            self._outputs.close()
+            consumer.close(CLOSE_S)
+            membership.stop()
+            topics.close()
+
+    def _member(self, consumer: ShareConsumer) -> Membership:
+        return Membership(
             self._log,
             self.worker.group,
             consumer.member,
@@ -125,33 +152,13 @@ class Loop:
             on_end=consumer.wake,
             clock=self._clock,
         )
-        self._consumer, self._membership = consumer, membership
-        topics = Topics(self._log, self._partitions)
-        outputs: Outputs = (
-            TransactionalOutputs(self._log, consumer, topics, self._conclude)
-            if self._is_embedded and TRANSACTIONS
-            else PlainOutputs(self._log, self.worker.group, topics, self._conclude)
-        )
-        runner: Runner = (Coroutines if self._call.is_async else Threads)(
-            self.worker.name, self._call, self._finish
-        )
-        self._outputs, self._runner = outputs, runner
-        membership.start()
-        try:
-            while not self._stopping.is_set():
-                self._step(consumer, membership)
-            self._wind_down(consumer)
-        finally:
-            self.is_running = False
-            runner.close()
-            outputs.close()
-            consumer.close(CLOSE_S)
-            membership.stop()
-            topics.close()
 
-    def _check_topic(self) -> None:
+    def _check_topic(self, topics: Topics) -> None:
         client = Client(self._log)
         try:
+            source = self._graph.sources.get(self.worker.source)
+            if isinstance(source, Stream):
+                topics.ensure_stream(source)
             if self._topic not in client.partitions():
                 logger.info("worker %s: waiting for topic %s", self.worker.name, self._topic)
             elif "compact" in client.config(self._topic).get("cleanup.policy", ""):
@@ -189,6 +196,7 @@ class Loop:
             self._give_back(consumer)
         else:
             self._start(now)
+        self.counts.in_work = self._work.running
         room = 0 if self._rests else self._work.room()
         busy = not self._work.is_idle
         turn = consumer.turn(room, self._wait_ms(now), LOOK_S if busy else IDLE_MS / 1000)
@@ -238,6 +246,7 @@ class Loop:
             if verdict is not None:
                 self._apply(consumer, task, verdict)
         if self._work.hung > self.worker.concurrency:
+            self.is_hung = True
             raise MachineError(
                 f"worker {self.worker.name!r}: its handlers hang",
                 got=f"{self._work.hung} handlers that did not end",
@@ -356,7 +365,7 @@ class Loop:
                 return
             self._take(consumer, consumer.turn(0, 0, LOOK_S))
         logger.warning(
-            "worker %s: it ends while %d handlers run and %d results are not stored: their messages come again",
+            "worker %s: %d handlers run still, and %d results are not stored: these messages come again",
             self.worker.name,
             self._work.running,
             self._open_outputs,
