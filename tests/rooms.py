@@ -39,6 +39,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "protocol/kafka",
         "queue",
     ),
+    "door/kafka/listener": ("door/kafka", "log", "protocol/kafka"),
     "log": ("log/storage", "log/groups", "log/shares", "log/transactions"),
     "log/storage": (),
     "log/groups": ("log/storage",),

@@ -33,6 +33,8 @@ STEPS = {
     "transact": 3,
     "fetch": 20,
     "acknowledge": 18,
+    "pledge": 6,
+    "end": 5,
     "close": 2,
     "disconnect": 2,
     "sleep": 8,
@@ -43,6 +45,7 @@ STEPS = {
     "in_flight": 4,
     "full_disk": 1,
 }
+PLEDGED = "a transaction"
 ANSWER_S = 600.0
 DELAY_MS_MAX = 60_000
 
@@ -116,13 +119,33 @@ class Model:
         return known.deliveries + self.lost_fetches >= self.limit
 
     def let_go(self, member: str | None = None) -> None:
-        """A member, or each of them, holds nothing any more."""
+        """A member, or each of them, holds nothing any more; a transaction does."""
         for known in self.records.values():
-            if member in {None, known.holder}:
+            if known.holder != PLEDGED and member in {None, known.holder}:
                 known.holder = ""
 
     def held(self, member: str, place: int) -> list[int]:
         return sorted(o for (p, o), known in self.records.items() if p == place and known.holder == member)
+
+
+@dataclass
+class Open:
+    """An open transaction."""
+
+    producer_id: int
+    epoch: int
+    until_s: float
+    """Before this time it is not aborted, unless its producer says so."""
+    pledged: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def producer(self) -> dict[str, int]:
+        return {"producer_id": self.producer_id, "producer_epoch": self.epoch}
+
+    def known(self, model: Model) -> list[Known]:
+        """What it still holds: after a time-out its records may be with members again."""
+        known = (model.records[place] for place in self.pledged)
+        return [each for each in known if each.holder == PLEDGED]
 
 
 class ShareLife:
@@ -139,9 +162,11 @@ class ShareLife:
         self.queue = bool(self.order_by) or self.chance.random() < 0.3
         self.committed = self.chance.random() < 0.5
         self.done = Counter[str]()
+        self.open: Open | None = None
+        """The transaction with which records are to be settled."""
 
     async def go(self, steps: int) -> None:
-        await self.open()
+        await self.start()
         await self.configure()
         for _ in range(steps):
             kind = self.chance.choices(list(STEPS), weights=list(STEPS.values()))[0]
@@ -151,7 +176,7 @@ class ShareLife:
 
     # ---- the broker --------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
+    async def start(self) -> None:
         self.broker = Broker(FOLDER, disk=self.disk, clock=self.clock, retention_interval_s=3600.0)
         if TOPIC not in self.broker.catalog.topics:
             self.broker.catalog.create(
@@ -183,12 +208,12 @@ class ShareLife:
                 task.cancel()
         await asyncio.sleep(0)
         self.broker.shares.close()
-        for timer in self.broker._timers.values():
+        for timer in (*self.broker._timers.values(), *self.broker.transactions._timers.values()):
             timer.cancel()
         self.disk._locked.clear()
         self.disk = disk
         self.model.let_go()
-        await self.open()
+        await self.start()
 
     async def step_kill(self) -> None:
         await self.crash(self.disk.after_kill())
@@ -199,7 +224,7 @@ class ShareLife:
     async def step_restart(self) -> None:
         await self.broker.close()
         self.model.let_go()
-        await self.open()
+        await self.start()
 
     async def step_full_disk(self) -> None:
         """What cannot be stored is refused, and nothing of it has happened."""
@@ -355,6 +380,60 @@ class ShareLife:
                 if any(release[1:]) and known.lock_s <= self.loop.elapsed:
                     self.model.lost_fetches += 1  # it may have been settled before, at its last delivery
 
+    async def step_pledge(self) -> None:
+        """A member settles records with a transaction, in which it writes one record for each of them."""
+        member = self.chance.choice(list(self.members.values()))
+        place = self.chance.randrange(self.partitions)
+        held = [o for o in self.model.held(member.name, place) if self.chance.random() < 0.5]
+        if not member.epoch or not held or self.open is not None:
+            return
+        client = self.clients["ada"]
+        answer = await self.within(
+            client.call("InitProducerId", 3, transactional_id="p", transaction_timeout_ms=60_000)
+        )
+        if answer.error_code:
+            return
+        self.open = Open(answer.producer_id, answer.producer_epoch, self.loop.elapsed + 60)
+        named = {"transactional_id": "p", **self.open.producer}
+        added = await self.within(client.call("AddOffsetsToTxn", 3, group_id=GROUP, **named))
+        if added.error_code and self.disk.full_after_bytes is None:
+            raise Wrong(f"the group is not added: {ErrorCode(added.error_code).name}")
+        for offset in held:
+            self.model.records[place, offset].doubt = True
+        over = any(self.model.records[place, o].lock_s <= self.loop.elapsed for o in held)
+        acks = [(offset, offset, self.chance.choice((ACCEPT, REJECT))) for offset in held]
+        code = await self.within(member.acknowledge(*acks, topic=TOPIC, partition=place, **named))
+        if code and not over and self.disk.full_after_bytes is None:
+            raise Wrong(f"{member.name}: a pledge is refused with {ErrorCode(code).name}")
+        for offset in held:
+            known = self.model.records[place, offset]
+            known.doubt = bool(code)
+            if not code:
+                known.holder = "" if over else PLEDGED
+                known.lock_s = self.open.until_s
+                self.open.pledged += [] if over else [(place, offset)]
+
+    async def step_end(self) -> None:
+        """The transaction commits, aborts, or is left to its time-out."""
+        ending, client = self.open, self.clients["ada"]
+        if ending is None:
+            return
+        kind = self.chance.choice(("commit", "commit", "abort", "leave"))
+        if kind == "leave":
+            await asyncio.sleep(120)
+        else:
+            for known in ending.known(self.model):
+                known.doubt = True
+            named = {"transactional_id": "p", **ending.producer}
+            answer = await self.within(client.call("EndTxn", 3, committed=kind == "commit", **named))
+            if answer.error_code and self.disk.full_after_bytes is not None:
+                return
+            kind = "abort" if answer.error_code else kind  # it was not begun, or has timed out
+        self.open = None
+        for known in ending.known(self.model):
+            known.doubt = False
+            known.holder, known.settled = "", known.settled or kind == "commit"
+
     async def step_close(self) -> None:
         member = self.chance.choice(list(self.members.values()))
         if member.epoch:
@@ -401,8 +480,10 @@ class ShareLife:
 
     async def drain(self) -> None:
         """One member takes and accepts all that is left, and then every record is accounted for."""
-        await asyncio.sleep(max(self.lock_s, DELAY_MS_MAX / 1000) + 1)
+        await asyncio.sleep(max(self.lock_s, DELAY_MS_MAX / 1000) + 100)  # transactions end too
         self.model.let_go()
+        for known in self.open.known(self.model) if self.open is not None else ():
+            known.holder = ""
         member = self.members["ada"]
         member.epoch, quiet = 0, 0
         while quiet < 3:

@@ -10,10 +10,11 @@ from unittest import mock
 
 import pytest
 
-from headwater.door.kafka import share_fetch
-from headwater.log.shares import indexed_reading, share_record, share_store
+from headwater.door.kafka import share_acknowledge, share_fetch
+from headwater.door.kafka import sharing as sharing_module
+from headwater.log.shares import indexed_reading, share_record, share_store, shares
+from headwater.log.shares.pledges import Pledges
 from headwater.log.shares.share_store import ShareStore
-from headwater.queue import share_partition
 from headwater.queue.record_index import RecordIndex, read_headers
 from headwater.queue.run import DeliveryState, Run
 from headwater.queue.share_partition import SharePartition
@@ -44,7 +45,7 @@ def test_no_record_is_lost_delivered_too_often_or_held_twice():
 
 
 def answer_at_once(sharing, compose):
-    return share_fetch._answer(sharing, compose)
+    return sharing_module.answer(sharing, compose)
 
 
 def apply_any_epoch(store, key, slot, update):
@@ -68,10 +69,20 @@ def forget_what_is_delayed(index, run):
     changed(index, run._replace(state=DeliveryState.SETTLED) if run.state is DeliveryState.DELAYED else run)
 
 
+def recover_settled(cls, start, runs, *more):
+    held = DeliveryState.ACQUIRED
+    return recover(cls, start, [run.settled() if run.state is held else run for run in runs], *more)
+
+
+recover = SharePartition.recover.__func__
 changed = RecordIndex.changed
+conclude = SharePartition.conclude
 expire = SharePartition.expire
 MUTATIONS = {
-    "an answer does not wait for the disk": (mock.patch.object(share_fetch, "_when_stored", answer_at_once),),
+    "an answer does not wait for the disk": (
+        mock.patch.object(share_fetch, "when_stored", answer_at_once),
+        mock.patch.object(share_acknowledge, "when_stored", answer_at_once),
+    ),
     "updates of an earlier snapshot count": (mock.patch.object(ShareStore, "_load_update", apply_any_epoch),),
     "what could not be stored is not undone": (mock.patch.object(SharePartition, "restore"),),
     "after a failed write comes no snapshot": (
@@ -104,28 +115,34 @@ MUTATIONS = {
             property(lambda run: run.state is DeliveryState.DELAYED and not run.deliveries),
         ),
     ),
-    "a restart settles what members held": (
+    "an abort settles": (
         mock.patch.object(
-            share_partition,
-            "_unlocked",
-            lambda run, _: run.settled() if run.state is DeliveryState.ACQUIRED else run,
+            SharePartition, "conclude", lambda self, *args, **_: conclude(self, *args, commit=True)
         ),
+    ),
+    "a restart forgets pledges": (mock.patch.object(Pledges, "of", return_value={}),),
+    "pledges are released with their member": (mock.patch.object(shares, "holder", return_value="ada"),),
+    "a restart settles what members held": (
+        mock.patch.object(SharePartition, "recover", classmethod(recover_settled)),
     ),
 }
 FOUND_BY = {
-    "an answer does not wait for the disk": 1,
+    "an answer does not wait for the disk": 0,
     "updates of an earlier snapshot count": 0,
-    "what could not be stored is not undone": 30,
-    "after a failed write comes no snapshot": 9,
-    "locks end early": 2,
+    "what could not be stored is not undone": 22,
+    "after a failed write comes no snapshot": 17,
+    "locks end early": 10,
     "a release forgets the deliveries": 0,
-    "delays end early": 198,
-    "delays are not stored": 4,
-    "what has not begun counts as delivered": 0,
+    "delays end early": 40,
+    "delays are not stored": 3,
+    "what has not begun counts as delivered": 4,
     "keys do not count": 0,
-    "a failure does not block its key": 6,
+    "a failure does not block its key": 8,
     "scheduled records go out at once": 0,
-    "a record that has not begun is scheduled": 367,
+    "a record that has not begun is scheduled": 151,
+    "an abort settles": 10,
+    "a restart forgets pledges": 4,
+    "pledges are released with their member": 0,
     "a restart settles what members held": 4,
 }
 """A life of eighty steps that finds each."""

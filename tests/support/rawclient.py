@@ -6,7 +6,7 @@ import socket
 import struct
 from pathlib import Path
 
-from headwater.door.kafka.server import Server
+from headwater.door.kafka.listener.server import Server
 from headwater.log.broker import Broker
 from headwater.log.storage.memory import MemoryDisk
 from headwater.protocol.kafka.codec import layout

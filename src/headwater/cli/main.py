@@ -213,7 +213,7 @@ def broker(
     supervised: Supervised = False,
 ) -> None:
     """Run only the embedded log, for any Kafka client."""
-    from headwater.door.kafka.process import serve
+    from headwater.door.kafka.listener.process import serve
 
     settings = begin(
         supervised=supervised, log=f"embedded:{data}" if data else None, broker_port=port, flush=flush

@@ -97,6 +97,7 @@ class Broker:
             new_producer_id=self.new_producer_id,
         )
         self.shares = Shares(self._open_share_store(), self.catalog, self.clock)
+        self.transactions.ended[SHARES_TOPIC] = self.shares.end_transaction
         self._restore_groups()
         self.retention = Retention(
             self.catalog, self.clock, expire=self._expire_unused, interval_s=self._retention_interval_s

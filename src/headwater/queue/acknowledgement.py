@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from headwater.errors import ErrorCode, RequestError
+from headwater.queue.run import DeliveryState
+from headwater.queue.runs import Runs
+from headwater.queue.share_config import ShareConfig
 
-__all__ = ["AckBatch", "AckType", "check_batches"]
+__all__ = ["AckBatch", "AckType", "check_batches", "check_held"]
 
 DELAY_S_MAX = 366 * 86_400
 """A year: the longest delay of a release."""
@@ -72,6 +75,31 @@ def check_batches(batches: Iterable[AckBatch], *, renewing: bool) -> list[AckBat
             raise _invalid(f"a delay of {batch.delay_s} s, expected 0 to {DELAY_S_MAX}")
         checked.append(batch)
     return checked
+
+
+def check_held(runs: Runs, member: str, batch: AckBatch, config: ShareConfig) -> None:
+    """Raises RequestError unless a member holds all that it speaks of, as far as that is not settled."""
+    if not config.renew_acknowledge_enable and AckType.RENEW in batch.types:
+        what = "locks of this group cannot be renewed, see share.renew.acknowledge.enable"
+        raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
+    if batch.last < runs.start:
+        return
+    if not len(runs):
+        what = f"offsets {batch.first} to {batch.last} were not acquired"
+        raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
+    if batch.last >= runs.end:
+        what = f"offset {batch.last} is after the last one that was delivered, {runs.end - 1}"
+        raise RequestError(ErrorCode.INVALID_REQUEST, what)
+    for first, last, kind in batch.parts():
+        if last < runs.start:
+            continue
+        for run in runs.between(max(first, runs.start), last):
+            if run.state is DeliveryState.SETTLED and kind is AckType.GAP:
+                continue
+            if run.state is not DeliveryState.ACQUIRED or run.member != member:
+                holder = "another member" if run.member else "no member"
+                what = f"offsets {run.first} to {run.last} are held by {holder}"
+                raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
 
 
 def _invalid(what: str) -> RequestError:

@@ -15,11 +15,12 @@ and fewer others, and at last alone: then a bad record does not take good ones w
 It does no I/O and has no clock: calls carry the time and the group's settings.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from headwater.errors import ErrorCode, RequestError
-from headwater.queue.acknowledgement import AckBatch, AckType
+from headwater.queue.acknowledgement import AckBatch, AckType, check_held
 from headwater.queue.acquisition import Acquired, Acquisition, Span, acquired
 from headwater.queue.run import DeliveryState, Run
 from headwater.queue.runs import Runs, Snapshot, Watcher
@@ -27,6 +28,7 @@ from headwater.queue.share_config import ShareConfig
 
 __all__ = ["Copy", "SharePartition"]
 
+_NONE: Mapping[str, Sequence[Run]] = {}
 Copy = tuple[Snapshot, float | None]
 """A share partition as it was."""
 
@@ -44,10 +46,25 @@ class SharePartition:
         """No lock and no delay ends before this; None if there are none."""
 
     @classmethod
-    def recover(cls, start: int, runs: Iterable[Run], config: ShareConfig) -> "SharePartition":
-        """As it was stored, without locks: the members that held records then are unknown."""
+    def recover(
+        cls,
+        start: int,
+        runs: Iterable[Run],
+        config: ShareConfig,
+        pledged: Mapping[str, Sequence[Run]] = _NONE,
+    ) -> "SharePartition":
+        """As it was stored, without locks: the members that held records then are unknown.
+
+        What open transactions are to settle is held by them.
+        """
         limit = config.delivery_count_limit
-        share = cls(start, (_unlocked(run, limit) for run in runs))
+        share = cls(start, runs)
+        for holder, parts in pledged.items():
+            for part in parts:
+                share._pledge(part.first, part.last, holder)
+        for run in share.runs:
+            if run.state is DeliveryState.ACQUIRED and run.member not in pledged:
+                share._runs.replace(run.first, run.last, lambda part: part.released(limit))
         share._expect_next()
         return share
 
@@ -173,7 +190,7 @@ class SharePartition:
     def acknowledge(self, member: str, batches: Sequence[AckBatch], config: ShareConfig, now: float) -> None:
         """Settles, releases or renews what a member holds: all of it, or nothing if there is an error."""
         for batch in batches:
-            self._check(member, batch, config)
+            check_held(self._runs, member, batch, config)
         deadline = now + config.record_lock_duration_ms / 1000
         for batch in batches:
             until = now + batch.delay_s if batch.delay_s else 0.0
@@ -185,6 +202,41 @@ class SharePartition:
                     self._release(begin, last, until, config, counted=not batch.uncounted)
                 else:
                     self._apply(kind, begin, last, deadline)
+
+    def pledge(self, member: str, batches: Sequence[AckBatch], config: ShareConfig, holder: str) -> list[Run]:
+        """Gives what a member settles to a transaction, which holds it until its end. Returns what it is."""
+        for batch in batches:
+            check_held(self._runs, member, batch, config)
+            if not set(batch.types) <= {AckType.ACCEPT, AckType.REJECT}:
+                what = f"a transaction accepts and rejects, got types {sorted(set(batch.types))}"
+                raise RequestError(ErrorCode.INVALID_REQUEST, what)
+        pledged: list[Run] = []
+        for batch in batches:
+            pledged += self._pledge(max(batch.first, self.start), batch.last, holder)
+        return pledged
+
+    def conclude(self, holder: str, config: ShareConfig, *, commit: bool) -> bool:
+        """The end of a transaction: what it holds is settled, or released. Returns whether it held any."""
+        if not commit:
+            return self.release(holder, config)
+        held = [run for run in self._runs if run.member == holder]
+        for run in held:
+            self._changes += self._runs.replace(run.first, run.last, Run.settled)
+        return bool(held)
+
+    def _pledge(self, first: int, last: int, holder: str) -> list[Run]:
+        """Without end: the transaction ends by itself."""
+        if first > last or first >= self.end:
+            return []
+        return self._runs.replace(
+            first,
+            last,
+            lambda run: (
+                run._replace(member=holder, deadline=math.inf)
+                if run.state is not DeliveryState.SETTLED
+                else run
+            ),
+        )
 
     def held(self, member: str, delivered: Iterable[Acquired]) -> list[Acquired]:
         """Of what a member has acquired, what it holds still, with the same delivery."""
@@ -299,29 +351,6 @@ class SharePartition:
 
     # ---- parts of an acknowledgement -------------------------------------------------------------------
 
-    def _check(self, member: str, batch: AckBatch, config: ShareConfig) -> None:
-        if not config.renew_acknowledge_enable and AckType.RENEW in batch.types:
-            what = "locks of this group cannot be renewed, see share.renew.acknowledge.enable"
-            raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
-        if batch.last < self.start:
-            return
-        if not len(self._runs):
-            what = f"offsets {batch.first} to {batch.last} were not acquired"
-            raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
-        if batch.last >= self.end:
-            what = f"offset {batch.last} is after the last one that was delivered, {self.end - 1}"
-            raise RequestError(ErrorCode.INVALID_REQUEST, what)
-        for first, last, kind in batch.parts():
-            if last < self.start:
-                continue
-            for run in self._runs.between(max(first, self.start), last):
-                if run.state is DeliveryState.SETTLED and kind is AckType.GAP:
-                    continue
-                if run.state is not DeliveryState.ACQUIRED or run.member != member:
-                    holder = "another member" if run.member else "no member"
-                    what = f"offsets {run.first} to {run.last} are held by {holder}"
-                    raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
-
     def _apply(self, kind: AckType, first: int, last: int, deadline: float) -> None:
         if kind is AckType.RENEW:
             self._runs.replace(first, last, lambda run: run._replace(deadline=deadline))
@@ -352,7 +381,8 @@ class SharePartition:
         return [run for run in self._runs if run.state in {DeliveryState.ACQUIRED, DeliveryState.DELAYED}]
 
     def _expect_next(self) -> None:
-        self._deadline = min((run.deadline for run in self._timed()), default=None)
+        ends = (run.deadline for run in self._timed() if run.deadline < math.inf)
+        self._deadline = min(ends, default=None)
 
     def _expect(self, deadline: float) -> None:
         self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
@@ -360,9 +390,3 @@ class SharePartition:
 
 def _part_of(whole: Run, part: Run) -> Run:
     return whole.cut(part.first, part.last)
-
-
-def _unlocked(run: Run, deliveries_max: int) -> Run:
-    if run.state is not DeliveryState.ACQUIRED:
-        return run
-    return run.released(deliveries_max)

@@ -11,7 +11,7 @@ from typing import Literal
 import uvloop
 
 from headwater.clock import Clock
-from headwater.door.kafka.server import Server
+from headwater.door.kafka.listener.server import Server
 from headwater.log.broker import Broker
 from headwater.log.storage.disk import Disk
 from headwater.log.storage.memory import MemoryDisk

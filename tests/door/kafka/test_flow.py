@@ -8,8 +8,8 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from headwater.door.kafka.listener.server import Server
 from headwater.door.kafka.memory_budget import ANSWER_BYTES_MAX, PROGRESS_BYTES, MemoryBudget
-from headwater.door.kafka.server import Server
 from support.rawclient import API_VERSIONS, Clients, fetch, produce, said, serving, until
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.door.kafka.connection import TURN_BYTES_MAX
+from headwater.door.kafka.listener.connection import TURN_BYTES_MAX
 from headwater.errors import ErrorCode
 from headwater.log.broker import Broker
 from headwater.log.storage.memory import MemoryDisk

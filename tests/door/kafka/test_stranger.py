@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from headwater.door.kafka import unauthenticated
+from headwater.door.kafka.listener import unauthenticated
 from support.rawclient import API_VERSIONS, Clients, frame, produce, said, serving, until
 
 USERS = {"shop": "secret"}

@@ -1,1 +1,1 @@
-"""The Kafka listener: sockets to requests of the log, and answers back."""
+"""Kafka's protocol: the requests of clients, and what the log answers."""

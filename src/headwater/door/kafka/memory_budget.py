@@ -7,7 +7,7 @@
 A connection that got room may always finish, so connections never wait for each other in a circle. One that
 holds room without progress while others wait is closed after a while. Progress is to move 64 kB within that
 time, or to finish what was begun. Connections that have not authenticated are not counted here
-(``unauthenticated.py``). This module does no I/O: it calls connections back.
+(``listener/unauthenticated.py``). This module does no I/O: it calls connections back.
 """
 
 import asyncio

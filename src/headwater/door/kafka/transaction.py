@@ -2,7 +2,8 @@
 
 AddPartitionsToTxn 0-3      all partitions or none: if one is unknown or internal, OPERATION_NOT_ATTEMPTED for
                             the others
-AddOffsetsToTxn 0-4         TxnOffsetCommit 0-4: from 3 on checked against the group's members
+AddOffsetsToTxn 0-4         of a share group too, for its acknowledgements (an extension)
+TxnOffsetCommit 0-4: from 3 on checked against the group's members
 EndTxn 0-4                  answered when every partition has its marker
 DescribeTransactions 0      ListTransactions 0-1
 
@@ -18,6 +19,7 @@ from headwater.door.kafka.api import Answer, Request, serves
 from headwater.door.kafka.group_offsets import answer_when_stored, collect_offset, fail_all, may_commit
 from headwater.errors import ErrorCode, RequestError
 from headwater.log.groups.group_record import Committed
+from headwater.log.shares.share_store import SHARES_TOPIC
 from headwater.log.storage.catalog import INTERNAL
 from headwater.log.transactions.coordinator import Identity
 from headwater.log.transactions.transaction import Transaction, TransactionState
@@ -87,8 +89,11 @@ def add_offsets(request: Request) -> Answer:
 
 async def _add_offsets(request: Request) -> Message:
     body = request.body
-    identity = Identity(body.producer_id, body.producer_epoch)
-    adding = request.broker.transactions.add(body.transactional_id, identity, set(), {body.group_id})
+    identity, broker = Identity(body.producer_id, body.producer_epoch), request.broker
+    is_share_group = broker.shares.has(body.group_id)
+    partitions = {(SHARES_TOPIC, 0)} if is_share_group else set()
+    groups = set() if is_share_group else {body.group_id}
+    adding = broker.transactions.add(body.transactional_id, identity, partitions, groups)
     return _add_offsets_response.struct()(error_code=await _code(adding, request.version >= 2))
 
 

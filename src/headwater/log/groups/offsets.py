@@ -85,7 +85,7 @@ class Offsets:
         )
         self._pending.setdefault(producer_id, []).extend(records)
 
-    def end(self, producer_id: int, *, commit: bool) -> None:
+    def end(self, producer_id: int, commit: bool) -> None:
         """Ends a producer's transaction: its offsets count if it commits, and are dropped if not."""
         records = self._pending.pop(producer_id, [])
         for record in records if commit else ():
@@ -172,7 +172,7 @@ class Offsets:
     def _load(self) -> None:
         for header, records in read_all(self.partition):
             if header.attributes & CONTROL:
-                self.end(header.producer_id, commit=is_commit(records))
+                self.end(header.producer_id, is_commit(records))
                 continue
             readable = [record for record in records if self._is_readable(record)]
             if header.attributes & TRANSACTIONAL:

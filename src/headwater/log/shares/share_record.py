@@ -3,6 +3,7 @@
     key [0, group, topic id, partition]          a snapshot: all runs of a share partition
     key [1, group, topic id, partition, slot]    what has changed since a snapshot
     key [2, group]                               the settings of a group
+    key [3, group, topic id, partition, offset]  a pledge: what a transaction settles if it commits
 
 Keys and values are msgpack. A snapshot has an epoch, which its updates repeat: an update of another epoch
 does not count. Within an epoch each update has a slot to itself, and the next epoch uses the slots again. So
@@ -21,6 +22,7 @@ from headwater.formats import SHARE_STATE
 from headwater.queue.run import DeliveryState, Run
 
 __all__ = [
+    "PLEDGE",
     "SETTINGS",
     "SNAPSHOT",
     "UPDATE",
@@ -30,13 +32,14 @@ __all__ = [
     "decode_settings",
     "decode_value",
     "key_of",
+    "pledge_key",
     "settings_key",
     "settings_value",
     "slot_key",
     "value_of",
 ]
 
-SNAPSHOT, UPDATE, SETTINGS = 0, 1, 2
+SNAPSHOT, UPDATE, SETTINGS, PLEDGE = 0, 1, 2, 3
 ROUNDED_MS = 2
 """By how much ``started_ms`` may be too small: no delay ends early."""
 WHERE = "a record of __share_group_state"
@@ -92,6 +95,10 @@ def slot_key(key: ShareKey, slot: int) -> bytes:
     return msgspec.msgpack.encode((UPDATE, key.group, key.topic_id.bytes, key.partition, slot))
 
 
+def pledge_key(key: ShareKey, first: int) -> bytes:
+    return msgspec.msgpack.encode((PLEDGE, key.group, key.topic_id.bytes, key.partition, first))
+
+
 def settings_key(group: str) -> bytes:
     return msgspec.msgpack.encode((SETTINGS, group))
 
@@ -120,15 +127,15 @@ def settings_value(config: dict[str, str]) -> bytes:
 
 
 def decode_key(data: bytes) -> tuple[int, ShareKey, int]:
-    """The kind, the share partition and the slot; settings have a group only.
+    """The kind, the share partition, and the slot or offset; settings have a group only.
 
     Raises UsageError for a kind that only a newer version can have written.
     """
     key = from_msgpack(data, _Key)
-    if key.kind not in {SNAPSHOT, UPDATE, SETTINGS}:
+    if key.kind not in {SNAPSHOT, UPDATE, SETTINGS, PLEDGE}:
         what = f"{WHERE} was written by a newer Headwater"
         hint = f"install that version again, or {SHARE_STATE.remedy}"
-        raise UsageError(what, got=f"a key of kind {key.kind}", expected=f"at most {SETTINGS}", hint=hint)
+        raise UsageError(what, got=f"a key of kind {key.kind}", expected=f"at most {PLEDGE}", hint=hint)
     topic_id = uuid.UUID(bytes=key.topic_id) if key.topic_id else uuid.UUID(int=0)
     return key.kind, ShareKey(key.group, topic_id, key.partition), key.slot
 

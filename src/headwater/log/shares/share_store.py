@@ -14,7 +14,9 @@ import msgspec
 
 from headwater.clock import Clock
 from headwater.errors import RequestError
+from headwater.log.shares.pledges import Pledges
 from headwater.log.shares.share_record import (
+    PLEDGE,
     SETTINGS,
     SNAPSHOT,
     ShareKey,
@@ -23,6 +25,7 @@ from headwater.log.shares.share_record import (
     decode_settings,
     decode_value,
     key_of,
+    pledge_key,
     settings_key,
     settings_value,
     slot_key,
@@ -32,7 +35,7 @@ from headwater.log.storage.partition import Partition, read_all
 from headwater.queue.run import Run
 from headwater.queue.runs import Runs
 from headwater.queue.share_partition import SharePartition
-from headwater.record import Record, encode_batch
+from headwater.record import CONTROL, TRANSACTIONAL, Record, encode_batch, is_commit
 
 __all__ = ["SHARES_TOPIC", "ShareStore", "Stored"]
 
@@ -70,6 +73,9 @@ class ShareStore:
         """How many slots of each share partition were ever used."""
         self.settings: dict[str, dict[str, str]] = {}
         """Of each group that has any."""
+        self.pledges = Pledges()
+        self._over: list[bytes] = []
+        """Keys of pledges that have ended, and are deleted with the next records."""
         if existing is not None:
             self._load(existing)
 
@@ -118,10 +124,35 @@ class ShareStore:
                 records.append(Record(key_of(key), None, (), now))
             slots = range(self._slots.get(key, 0))
             records += [Record(slot_key(key, slot), None, (), now) for slot in slots]
-        self._append(records)
+        self._append([*records, *self._without_pledges(forgotten)])
         for key in forgotten:
             self._stored.pop(key, None)
             self._slots.pop(key, None)
+
+    def replace(self, key: ShareKey, partition: SharePartition) -> None:
+        """Stores a share partition that begins elsewhere: what transactions would settle is forgotten."""
+        self._append(self._without_pledges([key]))
+        self.store({key: partition}, whole=True)
+
+    def _without_pledges(self, keys: list[ShareKey]) -> list[Record]:
+        """The records that delete what is pledged of share partitions."""
+        now, places = self._clock.now_ms(), self.pledges.places(keys)
+        for place in places:
+            self.pledges.drop(place)
+        return [Record(pledge_key(*place), None, (), now) for place in places]
+
+    def pledge(self, key: ShareKey, runs: list[Run], producer_id: int, epoch: int) -> None:
+        """Appends what a transaction settles if it commits, as part of it."""
+        value = self._value(0, runs[0].first, runs)
+        record = Record(pledge_key(key, runs[0].first), value, (), self._clock.now_ms())
+        self._append_batch([record], producer_id=producer_id, producer_epoch=epoch, attributes=TRANSACTIONAL)
+        self.pledges.add(producer_id, key, runs)
+
+    def end_pledges(self, producer_id: int) -> list[ShareKey]:
+        """After the marker of a transaction: its pledges are over. Returns the share partitions."""
+        places = self.pledges.end(producer_id)
+        self._over += [pledge_key(*place) for place in places]
+        return list(dict.fromkeys(key for key, _ in places))
 
     def _encode(self, key: ShareKey, partition: SharePartition, *, whole: bool) -> tuple[bytes, bytes] | None:
         """A snapshot or an update; None if nothing has changed that matters after a restart."""
@@ -130,20 +161,29 @@ class ShareStore:
         if whole or not stored.epoch or stored.updates >= UPDATES_MAX:
             stored.epoch += 1
             stored.updates = 0
-            return key_of(key), self._value(stored, partition.start, partition.runs)
+            return key_of(key), self._value(stored.epoch, partition.start, partition.runs)
         if not changes:
             return None
         slot = stored.updates
         stored.updates += 1
         self._slots[key] = max(self._slots.get(key, 0), stored.updates)
-        return slot_key(key, slot), self._value(stored, partition.start, changes)
+        return slot_key(key, slot), self._value(stored.epoch, partition.start, changes)
 
-    def _value(self, stored: Stored, start: int, runs: list[Run]) -> bytes:
-        return value_of(stored.epoch, start, runs, self.started_ms)
+    def _value(self, epoch: int, start: int, runs: list[Run]) -> bytes:
+        return value_of(epoch, start, runs, self.started_ms)
 
     def _append(self, records: list[Record]) -> None:
         if not records:
             return
+        now, over = self._clock.now_ms(), self._over
+        records, self._over = [*records, *(Record(key, None, (), now) for key in over)], []
+        try:
+            self._append_all(records)
+        except RequestError:
+            self._over = over
+            raise
+
+    def _append_all(self, records: list[Record]) -> None:
         if self._partition is None:
             self._partition = self._create()
         batch: list[Record] = []
@@ -158,24 +198,36 @@ class ShareStore:
         if batch:
             self._append_batch(batch)
 
-    def _append_batch(self, records: list[Record]) -> None:
+    def _append_batch(self, records: list[Record], **transaction: int) -> None:
         assert self._partition is not None  # noqa: S101  made by the caller
-        data = memoryview(bytearray(encode_batch(records)))
+        data = memoryview(bytearray(encode_batch(records, **transaction)))
         self._partition.append(data, now_ms=self._clock.now_ms(), sequenced=False)
 
     # ---- reading ---------------------------------------------------------------------------------------
 
     def _load(self, partition: Partition) -> None:
-        for _, records in read_all(partition):
+        for header, records in read_all(partition):
+            if header.attributes & CONTROL:
+                self._load_end(header.producer_id, commit=is_commit(records))
+                continue
             for record in records:
                 try:
-                    self._load_record(record)
+                    self._load_record(record, header.producer_id)
                 except (msgspec.MsgspecError, ValueError) as error:
                     logger.warning(
                         "%s: the record at offset %d cannot be read: %s", SHARES_TOPIC, record.offset, error
                     )
 
-    def _load_record(self, record: Record) -> None:
+    def _load_end(self, producer_id: int, *, commit: bool) -> None:
+        """The marker of a transaction. What it does not commit was acquired, and is released by the start."""
+        for (key, _), runs in self.pledges.end(producer_id).items():
+            stored = self._stored.get(key)
+            if commit and stored is not None and stored.runs is not None:
+                for run in runs:
+                    stored.runs.write(run)
+                stored.start = stored.runs.start
+
+    def _load_record(self, record: Record, producer_id: int) -> None:
         kind, key, slot = decode_key(record.key or b"")
         if kind == SETTINGS:
             config = None if record.value is None else decode_settings(record.value)
@@ -184,6 +236,11 @@ class ShareStore:
                 self.settings[key.group] = config
         elif kind == SNAPSHOT:
             self._load_snapshot(key, record.value)
+        elif kind == PLEDGE:
+            self.pledges.drop((key, slot))
+            if record.value is not None:
+                pledged = decode_value(record.value).decoded_runs(self.started_ms)
+                self.pledges.add(producer_id, key, pledged)
         elif record.value is not None:
             self._slots[key] = max(self._slots.get(key, 0), slot + 1)
             self._load_update(key, slot, decode_value(record.value))

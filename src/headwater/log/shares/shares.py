@@ -13,7 +13,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from headwater.clock import Clock
 from headwater.errors import ErrorCode, RequestError
 from headwater.log.shares.open_share import OpenShare
+from headwater.log.shares.pledges import holder
 from headwater.log.shares.reading import Delivery, deliver, first_offset, readable_to
+from headwater.log.shares.recovery import recover
 from headwater.log.shares.share_record import ShareKey
 from headwater.log.shares.share_store import ShareStore
 from headwater.log.storage.catalog import Catalog
@@ -38,7 +40,6 @@ class Shares:
         self._catalog = catalog
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._open: dict[str, dict[Place, OpenShare]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._configs: dict[str, ShareConfig] = {
             group: _parsed(group, config) for group, config in store.settings.items()
@@ -46,9 +47,11 @@ class Shares:
         self.groups: dict[str, ShareGroup] = {}
         """The groups that have members, or had some in this run."""
         self.sessions = ShareSessions()
-        self._unstored: list[OpenShare] = []
-        """What a start has changed and could not store."""
-        self._recover()
+        self._open, self._unstored = recover(store, catalog, self.config)
+        for shares in self._open.values():
+            for share in shares.values():
+                self._watch(share)
+        self._store_recovered()
 
     @property
     def is_offline(self) -> bool:
@@ -189,6 +192,13 @@ class Shares:
 
         Returns the share partition, and how it was before.
         """
+        share, copy = self._held(group, place)
+        config = self.config(share.key.group)
+        share.state.acknowledge(member, batches, config, self._clock.monotonic())
+        return share, copy
+
+    def _held(self, group: str, place: Place) -> tuple[OpenShare, Copy]:
+        """A share partition of which members hold records, and a copy of it."""
         share = self._open.get(group, {}).get(place)
         if share is None:
             self._partition(place)
@@ -196,9 +206,34 @@ class Shares:
             raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
         copy = share.state.copy()
         share.state.drop_before(share.log.log_start_offset)
-        config = self.config(share.key.group)
-        share.state.acknowledge(member, batches, config, self._clock.monotonic())
         return share, copy
+
+    def pledge(
+        self, group: str, place: Place, member: str, batches: Sequence[AckBatch], producer: tuple[int, int]
+    ) -> None:
+        """Settles what a member holds with the transaction of a producer: its id and epoch. Stores that."""
+        share, copy = self._held(group, place)
+        runs = share.state.pledge(member, batches, self.config(group), holder(producer[0]))
+        try:
+            if runs:
+                self._store.pledge(share.key, [run.settled() for run in runs], *producer)
+        except RequestError:
+            share.state.restore(copy)
+            raise
+
+    def end_transaction(self, producer_id: int, commit: bool) -> None:
+        """After the marker of a transaction: what it holds is settled, or available.
+
+        A start learns it from the marker; so it is no harm if a full disk does not take it once more.
+        """
+        shares = [
+            share
+            for key in self._store.end_pledges(producer_id)
+            if (share := self._open.get(key.group, {}).get((key.topic_id, key.partition))) is not None
+        ]
+        for share in shares:
+            share.state.conclude(holder(producer_id), self.config(share.key.group), commit=commit)
+        self._store_released(shares)
 
     def store(self, shares: Collection[OpenShare]) -> None:
         """Stores what was done to share partitions, and sets their timers.
@@ -287,7 +322,7 @@ class Shares:
             log = self._partition(place)
             state = SharePartition(offset)
             key = ShareKey(group, *place)
-            self._store.store({key: state}, whole=True)
+            self._store.replace(key, state)
             self._open.setdefault(group, {})[place] = OpenShare(key, state, log)
             self._replace(share)
 
@@ -337,32 +372,6 @@ class Shares:
         if share.timer is not None:
             share.timer.cancel()
             share.timer = None
-
-    def _recover(self) -> None:
-        """At a start: opens what is stored, without the partitions that are gone or were in memory only."""
-        lost = []
-        for key, (start, runs) in self._store.take_recovered().items():
-            topic = self._catalog.by_id.get(key.topic_id)
-            if topic is None or not topic.parsed.headwater_durable or key.partition >= len(topic.partitions):
-                lost.append(key)
-                continue
-            log = topic.partitions[key.partition]
-            config = self.config(key.group)
-            state = SharePartition.recover(start, runs, config)
-            share = OpenShare(key, state, log)
-            is_changed = any(run.is_last_delivery(config.delivery_count_limit) for run in runs)
-            if not log.offline and state.drop_from(log.high_watermark):
-                logger.warning("%s: share group %s was ahead of the log", log.name, key.group)
-                is_changed = True
-            if is_changed:
-                self._unstored.append(share)
-            self._open.setdefault(key.group, {})[key.topic_id, key.partition] = share
-            self._watch(share)
-        self._store_recovered()
-        try:
-            self._store.forget(lost)
-        except RequestError as refused:
-            logger.warning("share groups keep deleted topics until the disk has space: %s", refused)
 
     def _store_recovered(self) -> None:
         """Stores what a start has changed; a full disk is retried in each round of retention."""

@@ -72,6 +72,8 @@ class Coordinator:
         self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._endings: set[asyncio.Task[None]] = set()
+        self.ended: dict[str, Callable[[int, bool], None]] = {OFFSETS_TOPIC: offsets.end}
+        """Of topics that hold the broker's state, what is called after their markers."""
         self.by_id: dict[str, Transaction] = {}
         self._by_producer: dict[int, Transaction] = {}
         self._load()
@@ -158,6 +160,13 @@ class Coordinator:
                 f"group {group} was not added to the transaction of {transactional_id}",
             )
         self._offsets.commit_pending(group, offsets, *identity)
+
+    def check_added(self, transactional_id: str, identity: Identity, partition: tuple[str, int]) -> None:
+        """Raises RequestError unless the producer has an open transaction that includes the partition."""
+        transaction = self._find(transactional_id, identity)
+        if transaction.deadline_ms is None or partition not in transaction.partitions:
+            what = f"{partition[0]}-{partition[1]} is not part of an open transaction of {transactional_id}"
+            raise RequestError(ErrorCode.INVALID_TXN_STATE, what)
 
     def check_produce(self, identity: Identity, topic: str, partition: int) -> None:
         """Raises RequestError unless the producer owns an open transaction that includes the partition."""
@@ -261,8 +270,8 @@ class Coordinator:
             topic.partitions[index].append_marker(marker, self._clock.now_ms())
         except RequestError:
             return False
-        if name == OFFSETS_TOPIC:
-            self._offsets.end(marker.producer_id, commit=marker.commit)
+        if name in self.ended:
+            self.ended[name](marker.producer_id, marker.commit)
         return True
 
     @contextlib.contextmanager

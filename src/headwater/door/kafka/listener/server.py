@@ -5,9 +5,9 @@ import errno
 import ssl
 from collections.abc import Mapping
 
-from headwater.door.kafka.connection import Connection, Connections
+from headwater.door.kafka.listener.connection import Connection, Connections
+from headwater.door.kafka.listener.unauthenticated import AUTHENTICATION_S
 from headwater.door.kafka.memory_budget import BUFFERED_BYTES_MAX, MemoryBudget
-from headwater.door.kafka.unauthenticated import AUTHENTICATION_S
 from headwater.errors import MachineError
 from headwater.log.broker import Broker
 

@@ -19,7 +19,8 @@ from typing import Any, cast
 from headwater.door.kafka.api import Handler, Request, Waiting
 from headwater.door.kafka.authentication import Authentication
 from headwater.door.kafka.fetch_session import FetchSessions
-from headwater.door.kafka.frames import (
+from headwater.door.kafka.handlers import HANDLERS, unsupported_version
+from headwater.door.kafka.listener.frames import (
     API_VERSIONS,
     encode_response,
     read_client_id,
@@ -27,9 +28,8 @@ from headwater.door.kafka.frames import (
     read_size,
     skip_tags,
 )
-from headwater.door.kafka.handlers import HANDLERS, unsupported_version
+from headwater.door.kafka.listener.unauthenticated import STRANGER_BYTES_MAX, Strangers
 from headwater.door.kafka.memory_budget import MemoryBudget
-from headwater.door.kafka.unauthenticated import STRANGER_BYTES_MAX, Strangers
 from headwater.errors import ProtocolError, RequestError
 from headwater.log.broker import Broker
 from headwater.protocol.kafka.codec import Message

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import uvloop
 
 from headwater.config import Settings, is_loopback
-from headwater.door.kafka.server import Server
+from headwater.door.kafka.listener.server import Server
 from headwater.errors import RequestError, StorageError, UsageError, one_line
 from headwater.log.broker import Broker
 

@@ -1,0 +1,1 @@
+"""The Kafka listener itself: its process, its sockets, and frames of requests and answers."""
