@@ -8,7 +8,7 @@ from headwater.client.share.group_settings import has_queues, set_group_settings
 from headwater.declare.spec import Worker
 from headwater.errors import UsageError
 
-__all__ = ["WorkerGroup", "set_up_group"]
+__all__ = ["LOCK_S_MAX", "WorkerGroup", "set_up_group"]
 
 LOCK_S_MAX = 60.0
 """Locks are renewed while a handler runs; so soon others get what a process that has died held."""
@@ -31,13 +31,13 @@ class WorkerGroup(NamedTuple):
     """Whether it is in the embedded log, with delays and transactions that Apache Kafka does not have."""
 
 
-def set_up_group(log: Log, worker: Worker) -> WorkerGroup:
+def set_up_group(log: Log, worker: Worker, lock_s_max: float = LOCK_S_MAX) -> WorkerGroup:
     """Sets the settings of the group. UsageError for what the log does not have."""
     settings = {"headwater.queue": "true", "headwater.order.by": worker.order_by}
     is_embedded = has_queues(log, worker.group, settings)
     if not is_embedded:
         _explain(worker)
-    lock_s = min(max(worker.timeout_s, LOCK_S_MIN if is_embedded else KAFKA_LOCK_S_MIN), LOCK_S_MAX)
+    lock_s = min(max(worker.timeout_s, LOCK_S_MIN if is_embedded else KAFKA_LOCK_S_MIN), lock_s_max)
     deliveries = worker.retry.attempts + SPARE_DELIVERIES
     if not is_embedded:
         deliveries = min(deliveries, max(KAFKA_DELIVERIES_MAX, worker.retry.attempts + 1))

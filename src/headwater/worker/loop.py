@@ -25,10 +25,9 @@ from headwater.declare.graph import Graph
 from headwater.declare.spec import Stream, Worker
 from headwater.declare.worker_checks import worker_topic
 from headwater.errors import MachineError, UsageError
-from headwater.protocol.kafka.codec import layout
 from headwater.worker.call import Call, make_work
 from headwater.worker.counts import WorkCounts
-from headwater.worker.group import set_up_group
+from headwater.worker.group import LOCK_S_MAX, set_up_group
 from headwater.worker.letter import SUFFIX, letter
 from headwater.worker.outcome import Bury, GiveBack, Outcome, Verdict
 from headwater.worker.outputs import Finale, Outputs, PlainOutputs, Result, TransactionalOutputs
@@ -39,7 +38,6 @@ from headwater.worker.work_list import Task, WorkList
 
 __all__ = ["Loop"]
 
-TRANSACTIONS = "transactional_id" in {f.name for f in layout("ShareAcknowledge", "request").fields}
 IDLE_MS = 500
 """How long a fetch waits for messages while nothing is in work."""
 BUSY_MS = 2, 100
@@ -71,6 +69,7 @@ class Loop:
         *,
         partitions: int = 2,
         paused: Callable[[], bool] = lambda: False,
+        lock_s_max: float = LOCK_S_MAX,
         clock: Clock | None = None,
     ) -> None:
         self._log = log
@@ -79,6 +78,7 @@ class Loop:
         self._topic = worker_topic(worker, graph.sources)
         self._partitions = partitions
         self._is_paused = paused
+        self._lock_s_max = lock_s_max
         self._clock = clock or SystemClock()
         self._stopping = threading.Event()
         self._call = Call(graph, worker)
@@ -117,14 +117,14 @@ class Loop:
     def run(self) -> None:
         topics = Topics(self._log, self._partitions)
         self._check_topic(topics)
-        group = set_up_group(self._log, self.worker)
+        group = set_up_group(self._log, self.worker, self._lock_s_max)
         self._lock_s, self._is_embedded = group.lock_s, group.is_embedded
         consumer = ShareConsumer(self._log, self.worker.group, new_member_id(), self._clock)
         membership = self._membership = self._member(consumer)
         self._consumer = consumer
         self._outputs: Outputs = (
             TransactionalOutputs(self._log, consumer, topics, self._conclude)
-            if self._is_embedded and TRANSACTIONS
+            if self._is_embedded
             else PlainOutputs(self._log, self.worker.group, topics, self._conclude)
         )
         make_runner = Coroutines if self._call.is_async else Threads

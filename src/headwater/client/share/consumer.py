@@ -92,7 +92,7 @@ class ShareConsumer:
 
     def wake(self) -> None:
         """Ends the wait of the turn, or of the next one."""
-        with suppress(BlockingIOError):  # enough bytes are there to wake it
+        with suppress(OSError):  # enough bytes are there to wake it, or it was closed
             self._bell.send(b"!")
 
     def in_transaction(self, acks: Acks, identity: TransactionIdentity) -> "Future[None]":
