@@ -26,6 +26,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "protocol/kafka": (),
     "client": (),
     "client/bulk": ("client", "protocol/kafka"),
+    "client/share": ("client/bulk", "protocol/kafka"),
     "write": ("client", "declare"),
     "follow": ("client", "declare"),
     "door": (),
@@ -105,6 +106,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "sink/loop": ("client", "declare", "follow", "health", "sink"),
     "sink/stores": ("client", "sink"),
     "sink/effects": ("client", "sink"),
+    "worker": ("client", "client/bulk", "client/share", "declare", "health", "write"),
     "view": ("follow", "health", "sketches", "view/tables"),
     "view/tables": ("client", "sink", "sketches"),
     "operate": (),
@@ -136,7 +138,9 @@ class Exemption(NamedTuple):
 
 
 EXEMPTIONS = (
-    Exemption("", ("declare", "write", "follow"), "the package exports what an application file needs"),
+    Exemption(
+        "", ("declare", "write", "follow", "worker"), "the package exports what an application file needs"
+    ),
     Exemption("__main__", ("cli",), "`python -m headwater` is the command line"),
     Exemption(
         "capture",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headwater.declare import lateness as late
     from headwater.declare import sketch
     from headwater.declare.app import App
+    from headwater.declare.backoff import backoff
     from headwater.declare.field_types import AnyFloat, Decimal
     from headwater.declare.lateness import ARRIVAL
     from headwater.declare.operators import (
@@ -43,13 +44,16 @@ if TYPE_CHECKING:
         NotReachedError,
         OverloadedError,
         ProtocolError,
+        RejectError,
         RequestError,
+        RetryError,
         StorageError,
         UnavailableError,
         UsageError,
     )
     from headwater.follow.follower import Follower, wait
     from headwater.position import Position
+    from headwater.worker.work import Work
     from headwater.write.writer import Writer
 
 __all__ = [
@@ -67,13 +71,17 @@ __all__ = [
     "OverloadedError",
     "Position",
     "ProtocolError",
+    "RejectError",
     "RequestError",
+    "RetryError",
     "Row",
     "StorageError",
     "Table",
     "UnavailableError",
     "UsageError",
+    "Work",
     "Writer",
+    "backoff",
     "calendar",
     "capture",
     "corrected_time",
@@ -108,7 +116,9 @@ _HOMES = {
     "Position": "position",
     "Row": "declare.schema",
     "Table": "declare.table",
+    "Work": "worker.work",
     "Writer": "write.writer",
+    "backoff": "declare.backoff",
     "calendar": "declare.operators",
     "corrected_time": "declare.operators",
     "count": "declare.operators",

@@ -10,6 +10,8 @@
     ├── FencedError       a successor has taken over; this process ends
     ├── NotReachedError   a view has not reached the requested position in time
     ├── OverloadedError   a writer had no room for as long as it was allowed to wait
+    ├── RejectError       raised by a worker's handler: the message goes to the dead letters at once
+    ├── RetryError        raised by a worker's handler: the message is tried again after a pause of its own
     └── RequestError      the log answers a request with one of Kafka's error codes
 
 The message says what is wrong, what was found, what was expected and what to do; the parts can be read by
@@ -29,7 +31,9 @@ __all__ = [
     "NotReachedError",
     "OverloadedError",
     "ProtocolError",
+    "RejectError",
     "RequestError",
+    "RetryError",
     "StorageError",
     "UnavailableError",
     "UsageError",
@@ -127,6 +131,18 @@ class OverloadedError(HeadwaterError):
     """A writer had no room for as long as it was allowed to wait: it has not taken the last record."""
 
     exit_code = 9
+
+
+class RejectError(HeadwaterError):
+    """Raised by the handler of a worker: no further attempt will help, so the message is a dead letter."""
+
+
+class RetryError(HeadwaterError):
+    """Raised by the handler of a worker: the message is tried again after a pause, like ``"10s"``."""
+
+    def __init__(self, after: str, why: str = "") -> None:
+        super().__init__(why or f"to be tried again after {after}")
+        self.after = after
 
 
 class ErrorCode(IntEnum):

@@ -12,12 +12,12 @@ from headwater.change import Change
 from headwater.client.client import Client
 from headwater.declare.spec import SINK_GROUP
 from headwater.errors import UnavailableError, UsageError
+from headwater.health.pauses import Pauses
 from headwater.sink import Sqlite
 from headwater.sink.effects.call import Caller
 from headwater.sink.effects.effect_store import EffectStore
 from headwater.sink.loop import membership
 from headwater.sink.loop.loop import Loop
-from headwater.sink.loop.pauses import Pauses
 from headwater.sink.store import Batch, SinkFeed
 from headwater.testing import SettableClock
 from sink.running import Running

@@ -19,6 +19,7 @@ from headwater.cli.options import AppFile, examples
 from headwater.cli.sink import sink
 from headwater.cli.status import add_status
 from headwater.cli.view import view
+from headwater.cli.worker import worker
 from headwater.config import Settings, load
 from headwater.decoders import from_json
 from headwater.errors import HeadwaterError, UsageError, one_line
@@ -70,6 +71,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 cli.add_typer(sink, name="sink")
+cli.add_typer(worker, name="worker")
 cli.add_typer(view, name="view")
 cli.add_typer(capture, name="capture")
 
@@ -153,7 +155,7 @@ def init(
 def up(app: AppFile) -> None:
     """Run an application.
 
-    Broker, captures, views, sinks and console, in one supervised group of processes.
+    Broker, captures, views, sinks, workers and console, in one supervised group of processes.
     """
     from headwater.declare.app import App
 
@@ -238,7 +240,7 @@ def graph(
         ),
     ] = False,
 ) -> None:
-    """Check an application and draw its streams, views and sinks, without running it."""
+    """Check an application and draw its streams, views, sinks and workers, without running it."""
     from headwater.declare.app import App
     from headwater.declare.drawing import drawing
 
@@ -310,6 +312,23 @@ def sinks(app: AppFile, *, supervised: Supervised = False) -> None:
         may_begin=lambda sink: not supervised or gate.lets("sink", sink.name, sink),
     )
     running.run(stop_on_signals(), forever=True, board=board)
+
+
+@cli.command(hidden=True)
+def workers(app: AppFile, *, supervised: Supervised = False) -> None:
+    """Run all workers of an application; if one fails, it writes that to its log, and the others continue."""
+    from headwater.declare.app import App
+    from headwater.health.board import BoardFile
+    from headwater.node.gate import Gate
+    from headwater.worker.workers import KIND, Workers
+
+    settings, stop = begin(supervised=supervised), stop_on_signals()
+    graph = App.load(str(app)).graph()
+    board, gate = BoardFile(settings.data, KIND), Gate(settings.data)
+    running = Workers(settings.access, graph, settings.data, partitions=settings.partitions)
+    declared = graph.workers.values() if supervised else ()
+    if all(gate.wait("worker", worker.name, worker, stop) for worker in declared):
+        running.run(stop, forever=True, board=board)
 
 
 @cli.command(hidden=True)

@@ -58,7 +58,7 @@ def sink_run(
 def sink_status(app: AppFile) -> None:
     """Show position, lag, dead letters and holder of every partition of every sink."""
     from headwater.declare.app import App
-    from headwater.sink.loop.pauses import Pauses
+    from headwater.health.pauses import Pauses
     from headwater.sink.loop.status import partition_statuses
 
     settings = load()
@@ -84,7 +84,7 @@ def sink_status(app: AppFile) -> None:
 )
 def sink_pause(name: Name, app: Application = None) -> None:
     """Pause a sink after its current batch, also over restarts, until it is resumed."""
-    from headwater.sink.loop.pauses import Pauses
+    from headwater.health.pauses import Pauses
 
     settings = load()
     _check_exists(settings, name, app)
@@ -95,7 +95,7 @@ def sink_pause(name: Name, app: Application = None) -> None:
 @sink.command("resume", epilog=examples("headwater sink resume revenue.postgres"))
 def sink_resume(name: Name) -> None:
     """Resume a paused sink at its position."""
-    from headwater.sink.loop.pauses import Pauses
+    from headwater.health.pauses import Pauses
 
     pauses = Pauses(load().data)
     if not pauses.is_paused(name):

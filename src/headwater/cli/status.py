@@ -77,7 +77,7 @@ def lines(report: "Report", now_ms: int) -> "Iterator[str]":
         state = typer.style(f"{part.state:<8}", fg=COLORS.get(part.state, "red"))
         since = _duration(now_ms - part.since_ms)
         restarts = f"   {part.restarts} restart{'s' if part.restarts > 1 else ''}" if part.restarts else ""
-        yield f"{title:<{width}}  {state}  {since:<9}  {_lag(part)}{restarts}".rstrip()
+        yield f"{title:<{width}}  {state}  {since:<9}  {_lag(part)}{_work(part)}{restarts}".rstrip()
         if part.error:
             yield f"    {_error(part, now_ms)}"
 
@@ -97,6 +97,14 @@ def _lag(part: "PartStatus") -> str:
     if part.lag_records is not None:
         return f"{part.lag_records:,} record{'' if part.lag_records == 1 else 's'}"
     return "-"
+
+
+def _work(part: "PartStatus") -> str:
+    if part.work is None:
+        return ""
+    work = part.work
+    counts = {"in work": work.in_work, "handled": work.handled, "retried": work.retried, "dead": work.dead}
+    return "".join(f"   {count:,} {what}" for what, count in counts.items())
 
 
 def _duration(ms: int) -> str:

@@ -5,7 +5,7 @@ Declarations are only recorded here; ``graph()`` checks them all together before
 
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,7 +16,15 @@ from headwater.config import Settings, load
 from headwater.declare import operators
 from headwater.declare.graph import Graph
 from headwater.declare.schema import Event, Row
-from headwater.declare.spec import Capture, Sink, Stream, View, ViewOptions
+from headwater.declare.spec import (
+    Capture,
+    Sink,
+    Stream,
+    View,
+    ViewOptions,
+    Worker,
+    WorkerOptions,
+)
 from headwater.declare.sql_scan import tables
 from headwater.errors import HeadwaterError, UsageError
 from headwater.position import Position
@@ -53,6 +61,7 @@ class App:
         self._views: list[View] = []
         self._sinks: list[Sink] = []
         self._captures: list[Capture] = []
+        self._workers: list[Worker] = []
 
     # ---- declarations: each returns what it declares -----------------------------------------------------
 
@@ -114,7 +123,7 @@ class App:
         """
         if callable(key):
             raise UsageError(f"view {key.__name__!r} has no key", hint="write @app.view(key=[...])")
-        _check_options("view", options)
+        _check_options("view", options, ["key", "name"], ViewOptions.__annotations__)
 
         def declare(function: Callable[..., Any]) -> View:
             view_name = name or function.__name__
@@ -137,7 +146,7 @@ class App:
         ``inputs={"alias": "stream"}`` names inputs whose names are not SQL names. Options are those of
         `view`.
         """
-        _check_options("sql", options)
+        _check_options("sql", options, ["key", "name"], ViewOptions.__annotations__)
         inputs = options.get("inputs") or {table: table for table in tables(query, operators.__all__)}
         return self._view(name, key, dict(inputs), options, query=query)
 
@@ -172,9 +181,42 @@ class App:
         self._captures.append(spec)
         return spec
 
+    def worker(
+        self,
+        source: Declared = "",
+        *,
+        topic: str = "",
+        name: str | None = None,
+        **options: Unpack[WorkerOptions],
+    ) -> Callable[[Callable[..., Any]], Worker]:
+        """Declares the decorated function as the handler of each message of a stream or an append view.
+
+        ``topic=`` names any other topic. A message is handled until the function returns; when it raises, it
+        is tried again. The function takes the message, and if it has a second parameter an `hw.Work`. The
+        options are those of `WorkerOptions`: ``group``, ``concurrency``, ``order_by``, ``timeout``,
+        ``retry``. It can be called like before, in tests.
+        """
+        if callable(source) and not isinstance(source, View):
+            raise UsageError(
+                f"worker {source.__name__!r} has no source", hint='write @app.worker("name of a stream")'
+            )
+        _check_options("worker", options, ["source", "topic", "name"], WorkerOptions.__annotations__)
+
+        def declare(function: Callable[..., Any]) -> Worker:
+            worker_name = name or function.__name__
+            fields: dict[str, Any] = {"group": f"{self.name}.{worker_name}", **options}
+            source_name = source if isinstance(source, str) else source.name
+            spec = Worker(worker_name, function, source_name, topic, **fields)
+            self._workers.append(spec)
+            return spec
+
+        return declare
+
     def graph(self) -> Graph:
         """All declarations, checked. UsageError says what is wrong with the first bad one."""
-        return Graph(self.name, self._streams, self._views, self._sinks, self._captures)
+        return Graph(
+            self.name, self._streams, self._views, self._sinks, self._captures, workers=self._workers
+        )
 
     # ---- running it, from Python -------------------------------------------------------------------------
 
@@ -256,13 +298,13 @@ def _names(key: Key) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else tuple(key)
 
 
-def _check_options(method: str, options: ViewOptions) -> None:
+def _check_options(method: str, options: Iterable[str], named: list[str], further: Iterable[str]) -> None:
     for option in options:
-        if option not in ViewOptions.__annotations__:
-            near = get_close_matches(option, ViewOptions.__annotations__, n=1)
+        if option not in further:
+            near = get_close_matches(option, further, n=1)
             raise UsageError(
                 f"app.{method} has no option {option!r}",
-                expected=", ".join(["key", "name", *ViewOptions.__annotations__]),
+                expected=", ".join([*named, *further]),
                 hint=f"did you mean {near[0]}?" if near else "",
             )
 

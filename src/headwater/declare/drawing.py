@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from headwater.declare.graph import Graph
 from headwater.declare.lateness import ARRIVAL
-from headwater.declare.spec import Capture, Stream, View
+from headwater.declare.spec import Capture, Stream, View, Worker
 
 __all__ = ["drawing"]
 
@@ -16,7 +16,7 @@ PUBLIC = "public."
 
 
 def drawing(graph: Graph, steps: Mapping[str, Sequence[str]] | None = None) -> str:
-    """The drawing: streams, tables and views with readers, captures and sinks; steps of views, if given."""
+    """The drawing: streams, tables and views with readers, captures, sinks and workers; steps, if given."""
     lines = [graph.name]
     width = max((len(view) for view in graph.views), default=0)
     read = {name for view in graph.views.values() for name in view.inputs.values()}
@@ -32,6 +32,8 @@ def drawing(graph: Graph, steps: Mapping[str, Sequence[str]] | None = None) -> s
         lines += ["", *_capture_lines(capture, graph)]
     for sink in graph.sinks.values():
         lines += ["", f"{sink.name}  sink · {sink.source} ─► {sink.target.kind}"]
+    for worker in graph.workers.values():
+        lines += ["", _worker_line(worker)]
     for name, of_view in (steps or {}).items():
         lines += ["", f"{name}  keeps", *(f"  {step}" for step in of_view or ["nothing but its rows"])]
     return "\n".join(lines)
@@ -63,6 +65,16 @@ def _is_captured(topic: str, capture: Capture) -> bool:
         return True
     declared = [form for table in _captured_tables(capture) for form in (table, f"{PUBLIC}{table}")]
     return any(re.fullmatch(re.escape(form).replace(r"\*", "[^.]*"), name) for form in declared)
+
+
+def _worker_line(worker: Worker) -> str:
+    source = worker.source or f"topic {worker.topic}"
+    parts = [f"{worker.name}  worker · {source} ─► {worker.function.__name__}()", f"group {worker.group}"]
+    parts.append(f"{worker.concurrency} at once")
+    if worker.order_by:
+        parts.append(f"in order by {worker.order_by}")
+    attempts = worker.retry.attempts
+    return " · ".join([*parts, f"{attempts} attempt{'' if attempts == 1 else 's'}"])
 
 
 def _stream_line(stream: Stream) -> str:

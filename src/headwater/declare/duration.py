@@ -1,10 +1,10 @@
-"""Durations as text: '10 minutes'."""
+"""Durations as text: '10 minutes', and in short '10s' where one writes many of them."""
 
 import re
 
 from headwater.errors import UsageError
 
-__all__ = ["DURATION", "duration_us"]
+__all__ = ["DURATION", "duration_us", "pause_ms"]
 
 
 UNITS_US = {
@@ -25,3 +25,19 @@ def duration_us(text: str) -> int:
             f"{text!r} is not a duration", expected="a whole number and a unit, like '10 minutes'"
         )
     return int(match[1]) * UNITS_US[match[2]]
+
+
+SHORT_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+SHORT = re.compile(r"(\d+) ?(ms|s|min|h|d)")
+
+
+def pause_ms(text: str) -> int:
+    """A pause, like '10s', '500ms' or '10 minutes', in milliseconds."""
+    match = SHORT.fullmatch(text) if isinstance(text, str) else None
+    if match is not None:
+        return int(match[1]) * SHORT_MS[match[2]]
+    if isinstance(text, str) and DURATION.fullmatch(text):
+        return duration_us(text) // 1_000
+    raise UsageError(
+        f"{text!r} is not a duration", expected="'500ms', '10s', '5min', '2h', '1d', or in words '10 minutes'"
+    )

@@ -16,7 +16,8 @@ from headwater.declare.checks import (
 from headwater.declare.query.checks import check_query
 from headwater.declare.query.shape import Shape, shape_of
 from headwater.declare.schema import Column, Event
-from headwater.declare.spec import Capture, Sink, Stream, View
+from headwater.declare.spec import Capture, Sink, Stream, View, Worker
+from headwater.declare.worker_checks import check_workers
 from headwater.errors import UsageError
 
 __all__ = ["Graph"]
@@ -35,6 +36,8 @@ class Graph:
         views: Sequence[View],
         sinks: Sequence[Sink] = (),
         captures: Sequence[Capture] = (),
+        *,
+        workers: Sequence[Worker] = (),
     ) -> None:
         self.name = name
         check_names([*streams, *views])
@@ -52,9 +55,11 @@ class Graph:
             check_tier(view, self.views, self.inputs(view).values())
             check_horizon(view, self.inputs(view).values())
         self.sinks = {sink.name: sink for sink in sinks}
-        check_sinks(sinks, {**self.streams, **self.views})
+        check_sinks(sinks, self.sources)
         self.captures = {capture.name: capture for capture in captures}
         check_captures(captures)
+        self.workers = {worker.name: worker for worker in workers}
+        check_workers(workers, self.sources)
         self._check_queries()
 
     def _check_queries(self) -> None:
@@ -63,6 +68,16 @@ class Graph:
         for name, view in self.views.items():
             inputs = {parameter: shapes[source] for parameter, source in view.inputs.items()}
             shapes[name] = check_query(view, inputs)
+
+    @property
+    def sources(self) -> dict[str, Stream | View]:
+        """What sinks and workers can read: streams, tables and views by name."""
+        return {**self.streams, **self.views}
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether something runs on Spark; nothing does in an application of workers alone."""
+        return bool(self.views) or not self.workers
 
     def inputs(self, view: View) -> dict[str, Stream]:
         """The streams, tables and views that a view reads, by parameter name."""

@@ -1,10 +1,11 @@
-"""The declarations of an application as data: streams, views, sinks and captures."""
+"""The declarations of an application as data: streams, views, sinks, captures and workers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 import msgspec
 
+from headwater.declare.backoff import Backoff, backoff
 from headwater.declare.duration import duration_us
 from headwater.declare.lateness import Late, side
 from headwater.declare.schema import Column, Event, columns
@@ -19,6 +20,8 @@ __all__ = [
     "Stream",
     "View",
     "ViewOptions",
+    "Worker",
+    "WorkerOptions",
     "column_names",
 ]
 
@@ -151,3 +154,43 @@ class Capture(msgspec.Struct, frozen=True):
     name: str
     database: Any
     """The database, a ``headwater.capture.database.Database``."""
+
+
+class WorkerOptions(TypedDict, total=False):
+    """What `App.worker` takes besides the source and the name."""
+
+    group: str
+    """The share group that divides the messages among processes; by default ``<app>.<name>``."""
+    concurrency: int
+    """How many handlers run at once in a process: threads, or coroutines of an ``async def``. Default: 8."""
+    order_by: Literal["", "key"]
+    """``"key"``: one message of a key at a time, in their order, also when one fails."""
+    timeout: str
+    """A handler that runs longer has failed. Default: ``"1 minute"``."""
+    retry: Backoff
+    """How often and when a message is tried again. Default: ``hw.backoff("1s", attempts=5)``."""
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """A declared worker: a handler for the messages of a topic, each by itself, until it succeeds.
+
+    ``source`` is a declared stream or view; ``topic`` a topic by its name.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    source: str
+    topic: str
+    group: str
+    concurrency: int = 8
+    order_by: Literal["", "key"] = ""
+    timeout: str = "1 minute"
+    retry: Backoff = backoff("1s")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the handler, for a test of it."""
+        return self.function(*args, **kwargs)
+
+    @property
+    def timeout_s(self) -> float:
+        return duration_us(self.timeout) / 1e6

@@ -3,6 +3,7 @@
     run/up.parts.json        of ``headwater up``: its processes, and which parts run in which
     run/pipeline.parts.json  of the pipeline: each view
     run/sinks.parts.json     of the sinks: each sink
+    run/workers.parts.json   of the workers: each worker
     run/capture-NAME.parts.json
 
 A file says something only while its process writes it again and again: a process that was killed, or hangs,

@@ -7,8 +7,8 @@
     stopped   it cannot continue until somebody acts; the error says how
     down      its process does not run
 
-A part is a process, a view, a sink or a capture. What watches it reports what it sees; this class decides the
-state and the time of the next try, and does nothing else.
+A part is a process, a view, a sink, a worker or a capture. What watches it reports what it sees; this class
+decides the state and the time of the next try, and does nothing else.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ import msgspec
 from headwater.clock import Clock, SystemClock
 from headwater.result import LeftOut
 
-__all__ = ["PAUSES_S", "Condition", "PartStatus", "State"]
+__all__ = ["PAUSES_S", "Condition", "PartStatus", "State", "WorkStatus"]
 
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Waits before consecutive restarts; the last one is repeated without limit."""
@@ -44,11 +44,23 @@ class State(StrEnum):
         return self in {State.FAILING, State.STOPPED, State.DOWN}
 
 
+class WorkStatus(msgspec.Struct, frozen=True):
+    """What a worker has done since its process began, and what is in its hands."""
+
+    handled: int
+    retried: int
+    """Attempts that failed and were followed by another one."""
+    dead: int
+    """Messages that became dead letters."""
+    in_work: int
+    """Messages whose handler runs now."""
+
+
 class PartStatus(msgspec.Struct, frozen=True):
     """One part, as ``headwater status``, ``/health``, the page and ``headwater up`` show it."""
 
     kind: str
-    """``log``, ``console``, ``capture``, ``view``, ``sink``, or ``process`` for what runs several of them."""
+    """``log``, ``console``, ``capture``, ``view``, ``sink``, ``worker``, or ``process`` for several."""
     name: str
     state: State
     since_ms: int
@@ -64,6 +76,8 @@ class PartStatus(msgspec.Struct, frozen=True):
     next_try_ms: int | None = None
     left_out: LeftOut | None = None
     """For a real-time view: how many records it has left out. Results say so of the other views."""
+    work: WorkStatus | None = None
+    """Of a worker."""
 
 
 class Condition:

@@ -15,7 +15,7 @@ from headwater.health.condition import PartStatus, State
 
 __all__ = ["Report", "news", "read"]
 
-KINDS = ("log", "capture", "view", "sink", "console")
+KINDS = ("log", "capture", "view", "sink", "worker", "console")
 """In the order of a report, which is that of the data."""
 SILENT = f"its process has said nothing for more than {STALE_MS // 1000} s: it hangs, or its disk is full"
 NUMBER = re.compile("[0-9]+")
@@ -101,7 +101,8 @@ def _member(
     kind, name = key
     started = PartStatus(kind, name, State.STARTING, process.since_ms)
     if known is not None:
-        started = msgspec.structs.replace(started, lag_records=known.lag_records, lag_ms=known.lag_ms)
+        lags = {"lag_records": known.lag_records, "lag_ms": known.lag_ms, "work": known.work}
+        started = msgspec.structs.replace(started, **lags)
     if process.state is not State.RUNNING:
         if known is not None and known.state is State.STOPPED:
             return known

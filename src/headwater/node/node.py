@@ -4,6 +4,7 @@
     pipeline  the views of the application, on Spark
     console   view tables, HTTP and the live pages
     sinks     the sinks of the application, if it has any
+    workers   its workers, if it has any
     captures  a process for each
 
 Each is a separate process under one supervisor; they communicate only through topics. They are started in
@@ -106,11 +107,17 @@ class Node:
     def start_parts(self, *, patient: bool = False) -> None:
         """Starts all other processes at the same time; ``patient`` as for `Supervisor.start`.
 
-        It does not wait for captures and sinks: their databases and stores may not answer yet.
+        It does not wait for captures and sinks: their databases and stores may not answer yet. Without
+        anything that needs Spark it is not started.
         """
-        sinks = [self._sinks()] if self.graph.sinks else []
+        parts = [self._pipeline()] if self.graph.needs_spark else []
+        if not parts:
+            self._gate.open()
+        parts += [self._console()]
+        parts += [self._sinks()] if self.graph.sinks else []
+        parts += [self._workers()] if self.graph.workers else []
         captures = [self._capture(name) for name in self.graph.captures]
-        self.supervisor.start(self._pipeline(), self._console(), *sinks, *captures, patient=patient)
+        self.supervisor.start(*parts, *captures, patient=patient)
 
     def start_console(self) -> None:
         """The console alone, for views that run in this process."""
@@ -169,6 +176,11 @@ class Node:
     def _sinks(self) -> Part:
         members = tuple(("sink", name) for name in self.graph.sinks)
         return Part("sinks", command("sinks", str(self.app)), environ=self._environ, members=members)
+
+    def _workers(self) -> Part:
+        members = tuple(("worker", name) for name in self.graph.workers)
+        argv = command("workers", str(self.app))
+        return Part("workers", argv, environ=self._environ, members=members)
 
     def _console(self) -> Part:
         views = tuple(ViewInfo(view.name, view.key) for view in self.graph.views.values())

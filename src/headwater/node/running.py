@@ -29,6 +29,7 @@ from headwater.position import Position
 from headwater.sink.loop.sinks import Sinks
 from headwater.view.tables.query import RowQuery
 from headwater.view.tables.reader import ViewTable
+from headwater.worker.workers import Workers
 from headwater.write.writer import Writer
 
 if TYPE_CHECKING:
@@ -105,6 +106,10 @@ class Running:
         if self.graph.sinks:
             sinks = Sinks(self.settings.access, self.graph, self.settings.data)
             self._in_thread("sinks", lambda: sinks.run(self._stop, forever=True))
+        if self.graph.workers:
+            settings = self.settings
+            workers = Workers(settings.access, self.graph, settings.data, partitions=settings.partitions)
+            self._in_thread("workers", lambda: workers.run(self._stop, forever=True))
         return self
 
     def _start_captures(self) -> None:

@@ -18,12 +18,13 @@ LOOK_S = 0.5
 
 
 def up(file: Path, graph: Graph, settings: Settings) -> None:
-    """Broker, captures, views, sinks and console as supervised processes, until Ctrl-C or SIGTERM.
+    """Broker, captures, views, sinks, workers and console as supervised processes, until Ctrl-C or SIGTERM.
 
     Prints a line whenever a part ends, is started again or recovers. Raises the error of a process that
     cannot start at all; once everything was started, nothing but a signal ends it.
     """
-    java.require()
+    if graph.needs_spark:
+        java.require()
     stop = stop_on_signals()
     with contextlib.suppress(Interrupted), Node(settings, file, graph, stop=stop) as node:
         node.start_log()

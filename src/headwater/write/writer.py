@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -20,11 +20,11 @@ from headwater.client.client import Client, producer
 from headwater.client.partitioner import Partitioner, chooser
 from headwater.clock import Clock, SystemClock
 from headwater.config import Settings, load
-from headwater.declare.schema import Event, encode, key_text, wire
+from headwater.declare.schema import Event
 from headwater.declare.spec import Stream
-from headwater.decoders import from_json
 from headwater.errors import HeadwaterError, OverloadedError, UsageError
 from headwater.position import Position
+from headwater.write.encoding import Key, Value, always, target_of, value_bytes
 from headwater.write.outlet import Blocking, CallTally, FullPolicy, Outlet, ProducerRecord
 from headwater.write.rate_limit import Bucket, Limit
 from headwater.write.shedding import NOTICE_SETTINGS, PRIORITIES, Shedding
@@ -48,11 +48,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 GRACE_S = 5.0
 """The library gives up every record after the time-out, or a little later."""
 
-Value = Event | bytes | None
-"""An event, or its bytes; None deletes a key of a compacted topic."""
-Key = str | bytes | None
 Keyed = tuple[Key, bytes | None]
-Same = TypeVar("Same")
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -188,10 +184,10 @@ class Writer:
         that it declares. ``key`` replaces it, for all events or as a function of each; without it, records of
         a topic by name have no key. ``priority``, 0 to 9, is given likewise: 0 is shed first.
         """
-        topic, key_of = _target(to, key)
+        topic, key_of = target_of(to, key)
         values = [events] if isinstance(events, Event | bytes) else events
-        rank = priority if callable(priority) else _always(priority)
-        return self._put(topic, ((key_of(event), _bytes(event, to), rank(event)) for event in values))
+        rank = priority if callable(priority) else always(priority)
+        return self._put(topic, ((key_of(event), value_bytes(event, to), rank(event)) for event in values))
 
     def put(self, topic: str, records: Iterable[Keyed], *, priority: int = 0) -> Position:
         """Sends pairs of key and value, as bytes or text, in their order; returns the same as `send`."""
@@ -255,46 +251,3 @@ def _spill_folder(log: Log | Settings, folder: str | Path | None) -> Path:
     if folder is None and not isinstance(log, Settings):
         raise UsageError("a writer that spills needs a folder", hint="give folder=, or Settings for the log")
     return Path(folder) if folder is not None else log.data / "spill"  # type: ignore[union-attr]
-
-
-def _target(to: Stream | str, key: Key | Callable[[Any], Key]) -> tuple[str, Callable[[Any], Key]]:
-    """The topic, and the function that gives each event its key."""
-    key_of = key if callable(key) else _always(key)
-    if isinstance(to, str):
-        return to, key_of
-    if to.pattern is not None:
-        raise UsageError(
-            f"stream {to.name!r} reads many topics",
-            got=f"pattern {to.pattern!r}",
-            hint="name the one to write to: send('topic', events, key=…)",
-        )
-    return to.topic, key_of if key is not None else lambda event: _declared(event, to)
-
-
-def _always(value: Same) -> Callable[[Any], Same]:
-    return lambda _: value
-
-
-def _declared(event: Value, stream: Stream) -> str:
-    """The key of an event as its stream declares it; raw bytes are decoded for it."""
-    if isinstance(event, Event):
-        row = wire(event)
-    else:
-        try:
-            row = from_json(event or b"", dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise UsageError(
-                f"a record for stream {stream.name!r} has no key", got=str(error), hint="give key=…"
-            ) from error
-    missing = [name for name in stream.key if name not in row]
-    if missing:
-        raise UsageError(f"a record for stream {stream.name!r} has no field {missing[0]!r}")
-    return key_text([row[name] for name in stream.key])
-
-
-def _bytes(event: Value, to: Stream | str) -> bytes | None:
-    if isinstance(to, Stream) and isinstance(event, Event) and not isinstance(event, to.type):
-        raise UsageError(
-            f"an event is not of stream {to.name!r}", got=type(event).__name__, expected=to.type.__name__
-        )
-    return encode(event) if isinstance(event, Event) else event

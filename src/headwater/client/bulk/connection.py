@@ -1,7 +1,8 @@
 """BrokerConnection: requests to one broker and its answers, in order; several may be outstanding.
 
-It is for what client libraries do not offer, or only record by record: whole batches. Callers name the API;
-one table has the version that is used. A connection that has failed is closed and never used again.
+It is for what client libraries do not offer, or only record by record: whole batches, share groups. Callers
+name the API; one table has the version that is used. A connection that has failed is closed and never used
+again.
 """
 
 import socket
@@ -27,8 +28,14 @@ VERSIONS = {
     "EndTxn": 3,
     "SaslHandshake": 1,
     "SaslAuthenticate": 2,
+    "AddOffsetsToTxn": 3,
+    "IncrementalAlterConfigs": 1,
+    "ShareGroupHeartbeat": 1,
+    "ShareFetch": 2,
+    "ShareAcknowledge": 2,
+    "DescribeShareGroupOffsets": 1,
 }
-"""Versions of Apache Kafka 2.8, and of all brokers since.
+"""Versions of Apache Kafka 2.8, and of all brokers since; those of share groups are of Apache Kafka 4.2.
 
 In later versions a produce request begins a transaction by itself, and the end of a transaction changes the
 epoch.
@@ -74,7 +81,7 @@ class BrokerConnection:
         self._socket = socket.create_connection((host, port), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(ANSWER_S)
-        self._waiting: deque[tuple[int, Layout]] = deque()
+        self._waiting: deque[tuple[int, Layout, int]] = deque()
         self._next = 0
         try:
             if "SSL" in options.get("security.protocol", ""):
@@ -85,19 +92,20 @@ class BrokerConnection:
             self.close()
             raise
 
-    def ask(self, name: str, message: Message) -> Message:
+    def ask(self, name: str, message: Message, version: int | None = None) -> Message:
         """Sends a single request; returns its answer."""
-        self.send(name, message)
+        self.send(name, message, version)
         return self.receive()
 
-    def send(self, name: str, message: Message) -> None:
-        question, version = layout(name, "request"), VERSIONS[name]
+    def send(self, name: str, message: Message, version: int | None = None) -> None:
+        """Sends a request, in the version of the table unless another one is given."""
+        question, version = layout(name, "request"), VERSIONS[name] if version is None else version
         head = struct.pack(">ihhih", 0, question.api.key, version, self._next, len(CLIENT)) + CLIENT
         if version in question.api.flexible:
             head += b"\0"
         pieces = question.encode(version, message, head)
         struct.pack_into(">i", pieces[0], 0, sum(map(len, pieces)) - 4)
-        self._waiting.append((self._next, layout(name, "response")))
+        self._waiting.append((self._next, layout(name, "response"), version))
         self._next += 1
         self._socket.sendall(b"".join(pieces))
 
@@ -107,11 +115,18 @@ class BrokerConnection:
         if not 4 <= size <= ANSWER_BYTES_MAX:
             raise OSError(f"an answer of {size} bytes")
         frame = self._exactly(size)
-        number, answer = self._waiting.popleft()
+        number, answer, version = self._waiting.popleft()
         if struct.unpack_from(">i", frame)[0] != number:
             raise OSError("the answers are not in the order of their requests")
-        version = VERSIONS[answer.api.name]
         return answer.decode(version, frame, 5 if version in answer.api.flexible else 4)
+
+    def fileno(self) -> int:
+        """For ``select``, together with `has_bytes`."""
+        return self._socket.fileno()
+
+    def has_bytes(self) -> bool:
+        """Whether TLS has decrypted bytes already that ``select`` does not see."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     def settle(self, timeout_s: float) -> None:
         """Waits for the answers to everything that was sent, and ignores them. Raises OSError."""

@@ -5,19 +5,21 @@ joined column is the body of the batch.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.record import LZ4, TRANSACTIONAL, frame, lz4_frame
+from headwater.client.partitioner import murmur2
+from headwater.record import HEADER_BYTES, LZ4, TRANSACTIONAL, Record, encode_batch, frame, lz4_frame
 
-__all__ = ["PackedBatch", "column", "hashes", "pack", "pack_partitions", "split_by_partition"]
+__all__ = ["PackedBatch", "column", "hashes", "pack", "pack_partitions", "pack_records", "split_by_partition"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -127,6 +129,31 @@ def pack(keys: pa.Array, values: pa.Array) -> Iterator[PackedBatch]:
         packed = lz4_frame(body) if len(body) >= COMPRESSED_BYTES_MIN else body
         yield PackedBatch(packed, end - at, packed is not body)
         at = end
+
+
+def pack_records(
+    records: Sequence[Record], count: int, keyless: int
+) -> Iterator[tuple[int, list[PackedBatch]]]:
+    """Few records with headers as batches of ``count`` partitions, which they choose as above."""
+    chosen: dict[int, list[list[Record]]] = {}
+    sizes: dict[int, int] = {}
+    for record in records:
+        partition = keyless if record.key is None else murmur2(record.key) % count
+        size = len(record.key or b"") + len(record.value or b"")
+        size += sum(len(name) + len(value or b"") for name, value in record.headers)
+        sizes[partition] = sizes.get(partition, BATCH_BYTES) + size
+        if sizes[partition] > BATCH_BYTES:
+            chosen.setdefault(partition, []).append([])
+            sizes[partition] = size
+        chosen[partition][-1].append(msgspec.structs.replace(record, timestamp=0))
+    for partition, groups in chosen.items():
+        yield partition, [_packed(group) for group in groups]
+
+
+def _packed(records: Sequence[Record]) -> PackedBatch:
+    body = encode_batch(records)[HEADER_BYTES:]
+    packed = lz4_frame(body) if len(body) >= COMPRESSED_BYTES_MIN else body
+    return PackedBatch(packed, len(records), packed is not body)
 
 
 def hashes(keys: pa.Array) -> npt.NDArray[np.uint32]:

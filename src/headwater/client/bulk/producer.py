@@ -7,7 +7,7 @@ What librdkafka does for each record is done here for each batch, in a quarter o
 import random
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 from headwater.access import Log
 from headwater.client.bulk.cluster import Cluster, check
 from headwater.client.bulk.connection import BrokerConnection, compose
-from headwater.client.bulk.packing import PackedBatch, column, pack_partitions
+from headwater.client.bulk.packing import PackedBatch, column, pack_partitions, pack_records
 from headwater.client.bulk.transactions import TIMEOUT_MS, WAIT_S, Partition
 from headwater.clock import Clock, SystemClock
 from headwater.errors import ErrorCode, FencedError, MachineError, UsageError
 from headwater.protocol.kafka.codec import Message
+from headwater.record import Record
 
 __all__ = ["BulkProducer"]
 
@@ -69,6 +70,8 @@ class BulkProducer:
         self._surely: tuple[str, ...] = ()
         self._added: set[Partition] = set()
         """The partitions of the open transaction that its coordinator knows."""
+        self._groups: set[str] = set()
+        """The groups of the open transaction that its coordinator knows."""
         self._waiting: deque[_Batch] = deque()
         self._sent: dict[BrokerConnection, deque[list[_Batch]]] = {}
         self._losses = 0
@@ -97,12 +100,33 @@ class BulkProducer:
         limit = self._limit()
         count = self._partitions(topic, limit)
         for number, packed_batches in pack_partitions(keys, values, count, self._random.randrange(count)):
-            partition = topic, number
-            for packed in packed_batches:
-                sequence = self._next.get(partition, 0)
-                self._next[partition] = (sequence + packed.records) & 0x7FFFFFFF
-                self._waiting.append(_Batch(partition, packed, sequence))
+            self._enqueue((topic, number), packed_batches)
         self._send(limit, all_of_them=False)
+
+    def send_records(self, topic: str, records: Sequence[Record]) -> None:
+        """Takes over records with headers, one by one; their timestamps are not sent."""
+        limit = self._limit()
+        count = self._partitions(topic, limit)
+        for number, packed_batches in pack_records(records, count, self._random.randrange(count)):
+            self._enqueue((topic, number), packed_batches)
+        self._send(limit, all_of_them=False)
+
+    def add_group(self, group: str) -> tuple[str, int, int]:
+        """Adds a group to the transaction, before anything is acknowledged with it.
+
+        Returns what acknowledgements name it by: the producer's name, id and epoch.
+        """
+        if group not in self._groups:
+            request = compose(
+                "AddOffsetsToTxn",
+                transactional_id=self._name,
+                producer_id=self._id,
+                producer_epoch=self._epoch,
+                group_id=group,
+            )
+            self._coordinated("AddOffsetsToTxn", request)
+            self._groups.add(group)
+        return self._name, self._id, self._epoch
 
     def flush(self) -> dict[Partition, int]:
         self._send(self._limit(), all_of_them=True)
@@ -128,10 +152,17 @@ class BulkProducer:
     def close(self) -> None:
         self._cluster.close()
 
+    def _enqueue(self, partition: Partition, batches: Iterable[PackedBatch]) -> None:
+        for packed in batches:
+            sequence = self._next.get(partition, 0)
+            self._next[partition] = (sequence + packed.records) & 0x7FFFFFFF
+            self._waiting.append(_Batch(partition, packed, sequence))
+
     # ---- the transaction -------------------------------------------------------------------------------
 
     def _reset(self) -> None:
         self._added.clear()
+        self._groups.clear()
         self._waiting.clear()
         self._sent.clear()
         self._ends = {}
@@ -140,7 +171,7 @@ class BulkProducer:
         return self._clock.monotonic() + (self._wait_s if wait_s is None else wait_s)
 
     def _end(self, *, committed: bool, limit: float) -> None:
-        if not self._added:
+        if not self._added and not self._groups:
             return  # the coordinator has not heard of the transaction
         request = compose(
             "EndTxn",
@@ -151,6 +182,7 @@ class BulkProducer:
         )
         self._coordinated("EndTxn", request, limit)
         self._added.clear()
+        self._groups.clear()
 
     def _add(self, partitions: Iterable[Partition]) -> None:
         """Adds partitions to the transaction, before anything is written to them."""

@@ -15,10 +15,10 @@ from headwater.declare.spec import Sink
 from headwater.errors import HeadwaterError, UsageError, one_line
 from headwater.health.board import BoardFile
 from headwater.health.condition import Condition, PartStatus
+from headwater.health.pauses import Pauses
 from headwater.sink.loop.feeds import check_sink, sink_feed, sink_topic
 from headwater.sink.loop.life import SinkState
 from headwater.sink.loop.loop import Loop
-from headwater.sink.loop.pauses import Pauses
 from headwater.sink.store import SESSION_MS, StartRecorder
 
 __all__ = ["Sinks"]
