@@ -6,7 +6,7 @@ without opening the records, which may be compressed.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import cramjam
@@ -19,6 +19,7 @@ from headwater.varint import read_zigzag, zigzag
 __all__ = [
     "BatchHeader",
     "Record",
+    "RecordSlice",
     "batches",
     "decompress",
     "encode_batch",
@@ -27,8 +28,10 @@ __all__ = [
     "frame",
     "headers",
     "is_commit",
+    "join_slices",
     "lz4_frame",
     "open_batch",
+    "open_slices",
     "read_batch",
     "reencode_batch",
     "stamp",
@@ -111,6 +114,15 @@ class Record(msgspec.Struct, frozen=True):
     offset: int = -1
 
 
+class RecordSlice(NamedTuple):
+    """A record as it is encoded in its batch."""
+
+    offset: int
+    key: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    encoded: bytes
+
+
 def batches(buffer: Buffer, *, verify: bool) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each batch; raises ProtocolError at the first one that is cut or damaged."""
     position, end = 0, len(buffer)
@@ -167,6 +179,31 @@ def open_batch(buffer: Buffer, position: int = 0) -> list[Record]:
         record, at = _read_record(body, at, header)
         records.append(record)
     return records
+
+
+def open_slices(buffer: Buffer) -> Iterator[RecordSlice]:
+    """The records of a batch as they are encoded in it, decompressed, with what is needed to choose some."""
+    header = BatchHeader.read(buffer)
+    body = decompress(header.compression, buffer[HEADER_BYTES : header.size_bytes])
+    at = 0
+    for _ in range(header.record_count):
+        size, begin = read_zigzag(body, at)
+        end = begin + size
+        _, position = read_zigzag(body, begin + 1)
+        delta, position = read_zigzag(body, position)
+        key, position = _read_sized(body, position)
+        value_size, position = read_zigzag(body, position)
+        position += max(value_size, 0)
+        names = () if body[position] == 0 else _read_headers(body, position)[0]
+        yield RecordSlice(header.base_offset + delta, key, names, body[at:end])
+        at = end
+
+
+def join_slices(header: BatchHeader, slices: Iterable[RecordSlice]) -> bytes:
+    """An uncompressed batch with some of the records of a batch; nothing else of it changes."""
+    encoded = [each.encoded for each in slices]
+    fields = (header.attributes & ~COMPRESSION_MASK, *header[6:12], len(encoded))
+    return frame(header.base_offset, fields, b"".join(encoded))
 
 
 def encode_batch(
@@ -330,15 +367,20 @@ def _read_record(data: bytes, at: int, header: BatchHeader) -> tuple[Record, int
     offset_delta, at = read_zigzag(data, at)
     key, at = _read_sized(data, at)
     value, at = _read_sized(data, at)
-    count, at = read_zigzag(data, at)
-    headers = []
-    for _ in range(count):
-        name, at = _read_sized(data, at)
-        content, at = _read_sized(data, at)
-        headers.append(((name or b"").decode(errors="surrogateescape"), content))
+    headers, at = _read_headers(data, at)
     timestamp = (
         header.max_timestamp
         if header.attributes & LOG_APPEND_TIME
         else header.base_timestamp + timestamp_delta
     )
-    return Record(key, value, tuple(headers), timestamp, header.base_offset + offset_delta), at
+    return Record(key, value, headers, timestamp, header.base_offset + offset_delta), at
+
+
+def _read_headers(data: bytes, at: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, at = read_zigzag(data, at)
+    found = []
+    for _ in range(count):
+        name, at = _read_sized(data, at)
+        content, at = _read_sized(data, at)
+        found.append(((name or b"").decode(errors="surrogateescape"), content))
+    return tuple(found), at

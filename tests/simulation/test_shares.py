@@ -106,7 +106,7 @@ MUTATIONS = {
     "keys do not count": (mock.patch.object(RecordIndex, "_make_ready", make_ready_whatever_its_key),),
     "a failure does not block its key": (mock.patch.object(RecordIndex, "changed", forget_what_is_delayed),),
     "scheduled records go out at once": (
-        mock.patch.object(indexed_reading, "read_headers", lambda record: (read_headers(record)[0], 0)),
+        mock.patch.object(indexed_reading, "read_headers", lambda headers: (read_headers(headers)[0], 0)),
     ),
     "a record that has not begun is scheduled": (
         mock.patch.object(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from headwater.queue.run import DeliveryState, Run
+from headwater.queue.run import Run
 from headwater.queue.runs import join
 from headwater.queue.share_config import ShareConfig
 
@@ -78,12 +78,7 @@ class Acquisition:
         return max(1, min(count, run.batch_size >> (run.deliveries - self._throttled + 1)))
 
     def lock(self, run: Run) -> Run:
-        locked = run._replace(
-            state=DeliveryState.ACQUIRED,
-            deliveries=run.deliveries + 1,
-            member=self.wish.member,
-            deadline=self.deadline,
-        )
+        locked = run.locked(self.wish.member, self.deadline)
         self.taken.append(locked)
         if not run.deliveries:
             self._new.append(locked)

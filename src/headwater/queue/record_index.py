@@ -21,7 +21,6 @@ from itertools import count
 from typing import NamedTuple
 
 from headwater.queue.run import DeliveryState, Run
-from headwater.record import Record
 
 __all__ = ["DUE_HEADER", "PRIORITY_HEADER", "IndexedRecord", "RecordIndex", "read_headers"]
 
@@ -47,10 +46,10 @@ class IndexedRecord(NamedTuple):
     priority: int = PRIORITY
 
 
-def read_headers(record: Record) -> tuple[int, int]:
+def read_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[int, int]:
     """Priority and due time of a record; what cannot be read counts as not there."""
     priority, due_ms = PRIORITY, 0
-    for name, value in record.headers:
+    for name, value in headers:
         if name == PRIORITY_HEADER and value in _PRIORITIES:
             priority = _PRIORITIES[value]
         elif name == DUE_HEADER and value is not None and value.isdigit() and len(value) <= DIGITS_MAX:

@@ -43,7 +43,14 @@ class Run(NamedTuple):
 
     def cut(self, first: int, last: int) -> "Run":
         """Its part within a range, which overlaps with it."""
-        return self._replace(first=max(first, self.first), last=min(last, self.last))
+        if first <= self.first and self.last <= last:
+            return self
+        return Run(max(first, self.first), min(last, self.last), *self[2:])
+
+    def locked(self, member: str, deadline: float) -> "Run":
+        """Delivered to a member."""
+        held = DeliveryState.ACQUIRED
+        return Run(self.first, self.last, held, self.deliveries + 1, self.batch_size, member, deadline)
 
     def continues(self, other: "Run") -> bool:
         """Whether it begins where another one ends, in the same state."""

@@ -68,6 +68,10 @@ class Runs:
         """How many offsets are in a state."""
         return self._counts[state]
 
+    def at(self, offset: int) -> Run | None:
+        """The run that holds an offset; None before the start and from the end on."""
+        return self._runs[self._index(offset)] if self.start <= offset < self.end and self._runs else None
+
     def between(self, first: int, last: int) -> Iterator[Run]:
         """The parts of runs within a range; the runs may be replaced meanwhile."""
         index = self._index(first)
@@ -109,13 +113,8 @@ class Runs:
     def replace(self, first: int, last: int, change: Callable[[Run], Run]) -> list[Run]:
         """Changes the parts of runs within a range; returns those that differ from before."""
         low, high = self._index(first), self._index(last) + 1
-        pieces: list[Run] = []
         changed: list[Run] = []
-        for run in self._runs[low:high]:
-            self._count(run, -1)
-            for piece in self._split(run, first, last, change, changed):
-                self._count(piece, 1)
-                join(pieces, piece)
+        pieces = self._pieces(self._runs[low:high], first, last, change, changed)
         if low and pieces and pieces[0].continues(self._runs[low - 1]):
             low -= 1
             pieces[0] = pieces[0]._replace(first=self._runs[low].first)
@@ -171,23 +170,29 @@ class Runs:
         """The index of the run that holds an offset, or would."""
         return max(bisect.bisect_right(self._runs, offset, key=_first) - 1, 0)
 
-    def _split(
-        self, run: Run, first: int, last: int, change: Callable[[Run], Run], changed: list[Run]
-    ) -> Iterator[Run]:
-        if run.first > last or run.last < first:
-            yield run
-            return
-        if run.first < first:
-            yield run._replace(last=first - 1)
-        part = run.cut(first, last)
-        after = change(part)
-        if after != part:
-            changed.append(after)
-            if self.watcher is not None:
-                self.watcher.changed(after)
-        yield after
-        if run.last > last:
-            yield run._replace(first=last + 1)
+    def _pieces(
+        self, runs: list[Run], first: int, last: int, change: Callable[[Run], Run], changed: list[Run]
+    ) -> list[Run]:
+        """What runs become if the parts of them within a range change."""
+        pieces: list[Run] = []
+        for run in runs:
+            if run.first > last or run.last < first:
+                join(pieces, run)
+                continue
+            if run.first < first:
+                join(pieces, Run(run.first, first - 1, *run[2:]))
+            part = run.cut(first, last)
+            after = change(part)
+            if after != part:
+                changed.append(after)
+                self._count(part, -1)
+                self._count(after, 1)
+                if self.watcher is not None:
+                    self.watcher.changed(after)
+            join(pieces, after)
+            if run.last > last:
+                join(pieces, Run(last + 1, run.last, *run[2:]))
+        return pieces
 
     def _count(self, run: Run, sign: int) -> None:
         self._counts[run.state] += sign * run.length

@@ -129,11 +129,12 @@ class SharePartition:
 
     def discover(self, offset: int, until: float = 0.0) -> Run:
         """A record that was opened, which may be scheduled for later. Returns what is known of it."""
-        if offset >= self.end:
-            if offset > self.end:
-                self.skip(self.end, offset - 1)
-            self._runs.append(Run(offset, offset, DeliveryState.AVAILABLE))
-        run = next(self._runs.between(offset, offset))
+        run = self._runs.at(offset)
+        if run is None:
+            self.skip(self.end, offset - 1)
+            run = Run(offset, offset, DeliveryState.AVAILABLE)
+            self._runs.append(run)
+        run = run.cut(offset, offset)
         if until and run.state is DeliveryState.AVAILABLE and not run.deliveries:
             run = run._replace(state=DeliveryState.DELAYED, deadline=until)
             scheduled = run
@@ -147,15 +148,15 @@ class SharePartition:
             self._skip(first, last)
 
     def is_available(self, offset: int) -> bool:
-        run = next(self._runs.between(offset, offset), None)
+        run = self._runs.at(offset)
         return run is not None and run.state is DeliveryState.AVAILABLE
 
     def lock(self, acquisition: Acquisition, offset: int) -> bool:
         """Locks one record for a member; returns False if that is not the moment for it."""
-        run = next(self._runs.between(offset, offset), None)
-        if run is None or run.state is not DeliveryState.AVAILABLE or acquisition.is_full:
+        if acquisition.is_full or not self.is_available(offset):
             return False
-        if not acquisition.share_of(run):
+        run = self._runs.at(offset)
+        if run is None or not acquisition.share_of(run.cut(offset, offset)):
             return False
         self._changes += self._runs.replace(offset, offset, acquisition.lock)
         return True

@@ -16,14 +16,7 @@ from headwater.queue.acquisition import Acquisition, Wish
 from headwater.queue.record_index import IndexedRecord, RecordIndex, read_headers
 from headwater.queue.share_config import ShareConfig
 from headwater.queue.share_partition import SharePartition
-from headwater.record import (
-    COMPRESSION_MASK,
-    BatchHeader,
-    Record,
-    open_batch,
-    reencode_batch,
-    whole_batches,
-)
+from headwater.record import BatchHeader, RecordSlice, join_slices, open_slices, whole_batches
 
 __all__ = ["IndexedReader"]
 
@@ -34,16 +27,17 @@ STEP_BYTES_MAX = 1 << 20
 """How much is opened in one step of the event loop, if something can be delivered already."""
 SEARCH_BYTES_MAX = 1 << 22
 """The same if nothing can be delivered yet."""
-RECORD_BYTES = 16
-"""What a record takes at least, besides key and value."""
 
 
 class _Opened(NamedTuple):
     """A record, and the header of its batch."""
 
     header: BatchHeader
-    record: Record
-    size_bytes: int
+    record: RecordSlice
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.record.encoded)
 
 
 @dataclass(slots=True)
@@ -130,26 +124,26 @@ class IndexedReader:
 
     def _open_batch(self, header: BatchHeader, batch: memoryview, now: float) -> None:
         at = max(header.base_offset, self.index.scanned)
-        for offset, record in self._keep(header, batch).items():
+        for record in self._keep(header, batch):
+            offset = record.offset
             if offset < at:
                 continue
             self.share.skip(at, offset - 1)
             at = offset + 1
-            priority, due_ms = read_headers(record)
+            priority, due_ms = read_headers(record.headers)
             until = (due_ms - self.started_ms) / 1000 if due_ms else 0.0
             run = self.share.discover(offset, until if until > now else 0.0)
             key = record.key if self.orders_by_key else None
             self.index.add(IndexedRecord(offset, key, priority), run)
         self.share.skip(at, header.last_offset)
 
-    def _keep(self, header: BatchHeader, batch: memoryview) -> dict[int, Record]:
+    def _keep(self, header: BatchHeader, batch: memoryview) -> list[RecordSlice]:
         """The records of a batch, in the order of their offsets; they are kept for their delivery."""
-        records = {record.offset: record for record in open_batch(batch)}
-        for offset, record in records.items():
-            size_bytes = RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
-            former = self._open.pop(offset, None)
-            self._open_bytes += size_bytes - (former.size_bytes if former is not None else 0)
-            self._open[offset] = _Opened(header, record, size_bytes)
+        records = list(open_slices(batch))
+        for record in records:
+            former = self._open.pop(record.offset, None)
+            self._open_bytes += len(record.encoded) - (former.size_bytes if former is not None else 0)
+            self._open[record.offset] = _Opened(header, record)
         while self._open_bytes > OPEN_BYTES_MAX and len(self._open) > len(records):
             self._open_bytes -= self._open.pop(next(iter(self._open))).size_bytes
         return records
@@ -167,8 +161,7 @@ class IndexedReader:
 def _batches(chosen: Iterable[_Opened]) -> Iterator[bytes]:
     """Batches with these records alone, not compressed."""
     for header, opened in groupby(sorted(chosen, key=_offset), key=attrgetter("header")):
-        plain = header._replace(attributes=header.attributes & ~COMPRESSION_MASK)
-        yield reencode_batch(plain, [each.record for each in opened])
+        yield join_slices(header, (each.record for each in opened))
 
 
 def _offset(opened: _Opened) -> int:
