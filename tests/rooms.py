@@ -88,6 +88,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "pipeline/build",
     ),
     "pipeline/engine": ("declare", *BELOW, "pipeline/operator", "pipeline/build", "pipeline/batch"),
+    "pipeline/left_out": (
+        "client",
+        "declare",
+        "follow",
+        "pipeline",
+        "pipeline/wire",
+        "pipeline/build",
+        "pipeline/engine",
+    ),
     "pipeline/run": (
         "client",
         "client/bulk",
@@ -100,6 +109,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "pipeline/definition",
         "pipeline/build",
         "pipeline/engine",
+        "pipeline/left_out",
     ),
     "queue": (),
     "sink": ("client", "declare"),

@@ -16,12 +16,13 @@ import msgspec
 from headwater.operate.views import rebuild
 from headwater.pipeline.engine.checkpoint import Checkpoint
 from headwater.pipeline.engine.checkpoint_sync import Durable
+from headwater.pipeline.left_out import late_records
+from headwater.pipeline.left_out.side_records import encode
 from headwater.pipeline.output.changed_rows import PUBLISH
-from headwater.pipeline.run import late_records, state_files
+from headwater.pipeline.run import state_files
 from headwater.pipeline.run.completion import Completion
 from headwater.pipeline.run.publisher import Publisher
 from headwater.pipeline.run.results import RunResults, columns
-from headwater.pipeline.run.side_records import encode
 from headwater.pipeline.run.view_time import ViewTime
 from headwater.pipeline.time.attention import Attention, When
 from headwater.pipeline.time.input_times import InputTimes

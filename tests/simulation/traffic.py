@@ -14,7 +14,7 @@ from headwater.declare.lateness import correct, drop, side
 from headwater.declare.schema import Event
 from headwater.declare.spec import SINK_GROUP, Sink
 from headwater.errors import ErrorCode
-from headwater.pipeline.run.late_records import LateRecord
+from headwater.pipeline.left_out.late_records import LateRecord
 from headwater.pipeline.topics import Positions
 from headwater.record import Record, encode_batch
 from headwater.result import TICKS, Result

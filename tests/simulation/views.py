@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headwater.declare.spec import View
 from headwater.pipeline.engine.checkpoint import Checkpoint
-from headwater.pipeline.run.late_records import LateRecord
+from headwater.pipeline.left_out.late_records import LateRecord
 from headwater.pipeline.time.watermark import NEVER
 from headwater.position import Position
 from headwater.record import Record

@@ -36,10 +36,10 @@ from headwater.operate.views.check import check
 from headwater.operate.views.row_diff import view_rows
 from headwater.operate.views.view_position import left_out
 from headwater.pipeline.batch.batch import Place, batch, records
-from headwater.pipeline.run import failed_records as failed
-from headwater.pipeline.run import late_records as late
-from headwater.pipeline.run.failed_records import FailedRecord
-from headwater.pipeline.run.late_records import LateRecord
+from headwater.pipeline.left_out import failed_records as failed
+from headwater.pipeline.left_out import late_records as late
+from headwater.pipeline.left_out.failed_records import FailedRecord
+from headwater.pipeline.left_out.late_records import LateRecord
 from headwater.pipeline.run.runner import Runner
 from headwater.pipeline.spark import session
 from headwater.pipeline.time import watermark as time

@@ -16,7 +16,7 @@ from headwater.operate.log import ledger
 from headwater.operate.views.check import check
 from headwater.operate.views.rebuild import Rebuild
 from headwater.pipeline.engine.spark_engine import Spark
-from headwater.pipeline.run.failed_records import published
+from headwater.pipeline.left_out.failed_records import published
 from headwater.pipeline.run.runner import Runner
 from headwater.pipeline.spark import catalyst
 from headwater.result import files_of

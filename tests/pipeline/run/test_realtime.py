@@ -17,9 +17,9 @@ from headwater.operate.views.check import check
 from headwater.pipeline.batch.batch import rows
 from headwater.pipeline.build.prepare import Prepared
 from headwater.pipeline.engine.checkpoint import Checkpoint
-from headwater.pipeline.run.invalid_records import InvalidRecords
-from headwater.pipeline.run.late_records import LateRecord
-from headwater.pipeline.run.late_records import topic as late_topic
+from headwater.pipeline.left_out.invalid_records import InvalidRecords
+from headwater.pipeline.left_out.late_records import LateRecord
+from headwater.pipeline.left_out.late_records import topic as late_topic
 from headwater.pipeline.run.runner import Runner
 from headwater.pipeline.run.settlement import Settlement
 from headwater.pipeline.spark.session import master

@@ -30,8 +30,8 @@ from headwater.operate.views.view_position import (
     result_before_forget,
 )
 from headwater.pipeline.batch.batch import Place, batch
+from headwater.pipeline.left_out import failed_records, late_records
 from headwater.pipeline.output.changed_rows import PUBLISH
-from headwater.pipeline.run import failed_records, late_records
 from headwater.pipeline.spark import session
 from headwater.pipeline.topics import Positions, Topics
 from headwater.position import Position

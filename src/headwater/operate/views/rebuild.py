@@ -32,9 +32,9 @@ from headwater.operate.views.lost_inputs import losses, missing, refuse_loss
 from headwater.pipeline.engine.checkpoint import Checkpoint
 from headwater.pipeline.engine.engine import Engine
 from headwater.pipeline.kill_points import passes
+from headwater.pipeline.left_out import failed_records, late_records
+from headwater.pipeline.left_out.late_records import LateRecord
 from headwater.pipeline.output.changed_rows import PUBLISH
-from headwater.pipeline.run import failed_records, late_records
-from headwater.pipeline.run.late_records import LateRecord
 from headwater.pipeline.run.published_rows import Published, differences, taken_over
 from headwater.pipeline.run.results import RunResults, columns
 from headwater.pipeline.run.runner import Runner

@@ -11,7 +11,7 @@ from headwater.operate.log import topic
 from headwater.operate.views.lost_inputs import refuse_loss
 from headwater.operate.views.newest_result import check_has_topic
 from headwater.operate.views.running import refuse_while_running
-from headwater.pipeline.run import failed_records, late_records
+from headwater.pipeline.left_out import failed_records, late_records
 
 __all__ = ["reset"]
 

@@ -16,9 +16,9 @@ from headwater.pipeline.batch.batch import Place
 from headwater.pipeline.batch.plain.moment import At
 from headwater.pipeline.engine.checkpoint import Checkpoint
 from headwater.pipeline.engine.lag_offsets import group
-from headwater.pipeline.run import failed_records, late_records
-from headwater.pipeline.run.failed_records import FailedRecord
-from headwater.pipeline.run.late_records import LateRecord
+from headwater.pipeline.left_out import failed_records, late_records
+from headwater.pipeline.left_out.failed_records import FailedRecord
+from headwater.pipeline.left_out.late_records import LateRecord
 from headwater.pipeline.spark import session
 from headwater.pipeline.topics import Positions, Topics
 from headwater.result import Result

@@ -22,14 +22,14 @@ from headwater.pipeline.engine.checkpoint_sync import Durable
 from headwater.pipeline.engine.engine import Failure, Query
 from headwater.pipeline.engine.observed import Observed
 from headwater.pipeline.kill_points import passes
+from headwater.pipeline.left_out import failed_records
+from headwater.pipeline.left_out.failed_records import FailedRecord
+from headwater.pipeline.left_out.late_records import LateRecord
 from headwater.pipeline.operator.messages import Plan
 from headwater.pipeline.output.changed_rows import PUBLISH
-from headwater.pipeline.run import failed_records
 from headwater.pipeline.run.batch_result import ResultBuilder, no_result
 from headwater.pipeline.run.completion import Completion
-from headwater.pipeline.run.failed_records import FailedRecord
 from headwater.pipeline.run.isolation import BatchInput, Isolation, Stopping
-from headwater.pipeline.run.late_records import LateRecord
 from headwater.pipeline.run.published_rows import batch_changes
 from headwater.pipeline.run.results import Columns, RunResults
 from headwater.pipeline.run.services import Services

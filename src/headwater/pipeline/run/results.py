@@ -19,10 +19,10 @@ from headwater.errors import FencedError, MachineError, StorageError, UsageError
 from headwater.follow.results import newest, of_run
 from headwater.pipeline.engine.engine import Failure
 from headwater.pipeline.kill_points import passes
-from headwater.pipeline.run import failed_records, late_records
-from headwater.pipeline.run.failed_records import FailedRecord
-from headwater.pipeline.run.late_records import LateRecord
-from headwater.pipeline.run.side_records import encode
+from headwater.pipeline.left_out import failed_records, late_records
+from headwater.pipeline.left_out.failed_records import FailedRecord
+from headwater.pipeline.left_out.late_records import LateRecord
+from headwater.pipeline.left_out.side_records import encode
 from headwater.pipeline.run.start import History, Start, start_of
 from headwater.pipeline.topics import Positions, Topics
 from headwater.result import RESULTS_KEPT, Result, shadow_topic, topic

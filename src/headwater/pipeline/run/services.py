@@ -6,9 +6,9 @@ from headwater.clock import Clock
 from headwater.config import Settings
 from headwater.declare.graph import Graph
 from headwater.pipeline.engine.engine import Engine
-from headwater.pipeline.run.invalid_records import InvalidRecords
-from headwater.pipeline.run.late_records import LateRecords
-from headwater.pipeline.run.side_records import SideTopic
+from headwater.pipeline.left_out.invalid_records import InvalidRecords
+from headwater.pipeline.left_out.late_records import LateRecords
+from headwater.pipeline.left_out.side_records import SideTopic
 from headwater.pipeline.time import watermark as time
 from headwater.pipeline.time.attention import Attention
 from headwater.pipeline.time.ticks import Ticks

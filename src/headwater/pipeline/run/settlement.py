@@ -24,11 +24,11 @@ from headwater.pipeline.build.plan_edits import observed
 from headwater.pipeline.build.prepare import Prepared
 from headwater.pipeline.engine.checkpoint import Checkpoint
 from headwater.pipeline.engine.engine import Engine
-from headwater.pipeline.run import late_records as late
-from headwater.pipeline.run.invalid_records import InvalidRecords
-from headwater.pipeline.run.late_records import LateRecords
-from headwater.pipeline.run.left_out_counts import LeftOutCounts
-from headwater.pipeline.run.side_records import SideTopic, encode, tallied
+from headwater.pipeline.left_out import late_records as late
+from headwater.pipeline.left_out.invalid_records import InvalidRecords
+from headwater.pipeline.left_out.late_records import LateRecords
+from headwater.pipeline.left_out.left_out_counts import LeftOutCounts
+from headwater.pipeline.left_out.side_records import SideTopic, encode, tallied
 from headwater.pipeline.time import watermark as time
 from headwater.pipeline.time.attention import Attention, When
 from headwater.pipeline.time.input_times import InputTimes, Stretch

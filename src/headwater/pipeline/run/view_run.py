@@ -16,8 +16,8 @@ from headwater.health.condition import Condition, State
 from headwater.pipeline.build.prepare import Prepared
 from headwater.pipeline.engine.checkpoint import Checkpoint
 from headwater.pipeline.engine.engine import Failure, Launch, Query
+from headwater.pipeline.left_out import failed_records, late_records
 from headwater.pipeline.output.changed_rows import PUBLISH
-from headwater.pipeline.run import failed_records, late_records
 from headwater.pipeline.run.diagnosis import diagnose, unwritable
 from headwater.pipeline.run.isolation import Isolation
 from headwater.pipeline.run.publisher import Publisher

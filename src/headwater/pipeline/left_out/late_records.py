@@ -13,7 +13,7 @@ from headwater.declare.schema import wire
 from headwater.declare.spec import View
 from headwater.decoders import from_json
 from headwater.pipeline.engine.engine import Engine
-from headwater.pipeline.run.side_records import SideRecord
+from headwater.pipeline.left_out.side_records import SideRecord
 from headwater.pipeline.topics import Positions, Topics
 
 __all__ = ["LateRecord", "LateRecords", "published", "topic"]

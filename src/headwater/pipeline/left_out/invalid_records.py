@@ -16,7 +16,7 @@ from headwater.declare.spec import Stream, View
 from headwater.decoders import from_json
 from headwater.pipeline.build.plan_edits import observed
 from headwater.pipeline.engine.engine import Engine
-from headwater.pipeline.run.side_records import SideRecord, SideTopic, encode, tallied, value_text
+from headwater.pipeline.left_out.side_records import SideRecord, SideTopic, encode, tallied, value_text
 from headwater.pipeline.topics import Positions, Topics
 from headwater.pipeline.wire.wire import INVALID
 

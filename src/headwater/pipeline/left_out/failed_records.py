@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from headwater.client.client import Client
 from headwater.decoders import from_json
 from headwater.pipeline.engine.engine import Failure
-from headwater.pipeline.run.side_records import SideRecord, encode, value_text
+from headwater.pipeline.left_out.side_records import SideRecord, encode, value_text
 
 __all__ = ["FailedRecord", "by_topic", "encoded", "published", "records", "topic"]
 

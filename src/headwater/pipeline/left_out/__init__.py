@@ -1,0 +1,1 @@
+"""Records that a view leaves out: invalid, late and failed ones, with their reasons."""
