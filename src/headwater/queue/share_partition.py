@@ -19,8 +19,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from headwater.errors import ErrorCode, RequestError
-from headwater.queue.acknowledgement import AckBatch, AckType, check_held
+from headwater.queue.acknowledgement import AckBatch, AckType, check_held, check_pledge
 from headwater.queue.acquisition import Acquired, Acquisition, Span, acquired
 from headwater.queue.run import DeliveryState, Run
 from headwater.queue.runs import Runs, Snapshot, Watcher
@@ -212,13 +211,10 @@ class SharePartition:
     def pledge(self, member: str, batches: Sequence[AckBatch], config: ShareConfig, holder: str) -> list[Run]:
         """Gives what a member settles to a transaction, which holds it until its end. Returns what it is."""
         for batch in batches:
-            check_held(self._runs, member, batch, config)
-            if not set(batch.types) <= {AckType.ACCEPT, AckType.REJECT}:
-                what = f"a transaction accepts and rejects, got types {sorted(set(batch.types))}"
-                raise RequestError(ErrorCode.INVALID_REQUEST, what)
+            check_pledge(self._runs, member, batch, config)
         pledged: list[Run] = []
         for batch in batches:
-            pledged += self._pledge(max(batch.first, self.start), batch.last, holder)
+            pledged += self._pledge(batch.first, batch.last, holder)
         return pledged
 
     def conclude(self, holder: str, config: ShareConfig, *, commit: bool) -> bool:
