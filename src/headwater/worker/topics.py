@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from headwater.access import Log
 from headwater.client.client import Client
-from headwater.client.topic_defaults import FULL
+from headwater.client.topic_defaults import FULL, PASSING
 from headwater.declare.spec import Stream
 from headwater.worker.letter import SUFFIX
 from headwater.worker.work import Written
@@ -25,10 +25,12 @@ class Topics:
 
     def ensure(self, records: Iterable[Written]) -> None:
         """MachineError if the log does not answer, or refuses a topic."""
-        for topic, _, stream in records:
+        for topic, _, stream, is_reply in records:
             if topic in self._known:
                 continue
-            if stream is not None and topic == stream.topic:
+            if is_reply:
+                self._client.ensure_topics([topic], 1, PASSING)
+            elif stream is not None and topic == stream.topic:
                 self.ensure_stream(stream)
             elif topic.endswith(SUFFIX):
                 config = FULL | {"max.message.bytes": str(LETTER_BYTES_MAX)}
