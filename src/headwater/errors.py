@@ -141,8 +141,6 @@ class NoReplyError(HeadwaterError):
     After a time-out the request may still be handled; its reply is dropped.
     """
 
-    exit_code = 7
-
 
 class RejectError(HeadwaterError):
     """Raised by the handler of a worker: no further attempt will help, so the message is a dead letter."""
