@@ -16,6 +16,7 @@ from headwater.worker.counts import WorkCounts
 from headwater.worker.letter import SUFFIX, letter
 from headwater.worker.outcome import Bury, GiveBack, Verdict
 from headwater.worker.outputs import Finale, Outputs, Result
+from headwater.worker.parked import parked_key
 from headwater.worker.work import Written
 from headwater.worker.work_list import Task, WorkList
 
@@ -117,6 +118,8 @@ class Endings:
         )
         record = letter(task, self._worker.group, verdict, self._clock.now_ms())
         records = [Written(topic, record)]
+        if self._worker.park and not verdict.is_parked and task.record.key is not None:
+            records.append(parked_key(self._worker.group, task, self._clock.now_ms()))
         reply = task.work.failed_reply(verdict.reason)
         if reply is not None:
             records.append(reply)

@@ -76,6 +76,8 @@ class Bury(NamedTuple):
 
     reason: str
     stack: str = ""
+    is_parked: bool = False
+    """Whether that is because of an earlier message of its key."""
 
 
 Verdict = Succeeded | GiveBack | Bury
