@@ -90,7 +90,7 @@ KINDS = {
         "pipeline/definition/test_versions.py",
         "changed views",
         1,
-        (0, 259),
+        (0, 999),
         "VERSIONS_SEED",
         "VERSIONS_SEEDS",
     ),

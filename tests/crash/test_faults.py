@@ -48,7 +48,7 @@ def test_a_whole_run_is_what_was_promised():
         "time": 100,
         "tables": 100,
         "sql": 2_004,
-        "versions": 260,
+        "versions": 1000,
         "fair": 2,
         "skew": 1_000_000,
         "capture": 100,
