@@ -24,7 +24,8 @@ TESTS = Path(__file__).parent
 DURATIONS = TESTS / "durations.json"
 SHARING = ("views-1", "views-2")
 """The rows of tests that share a Spark session."""
-NAMES = (*SHARING, "others")
+NAMES = (*SHARING, "others-1", "others-2")
+"""Twice as many as cores: tests wait for servers, kills and syncs about half of their time."""
 WATCH_S = 15
 UNKNOWN_S = 5.0
 """What a file takes that has no record."""
