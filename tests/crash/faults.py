@@ -87,7 +87,7 @@ KINDS = {
     ),
     "sql": Kind("pipeline/sql/test_any_query.py", "queries", 12, (0, 166), "SQL_SEED", "SQL_PROGRAMS"),
     "versions": Kind(
-        "pipeline/definition/test_versions.py",
+        "pipeline/definition/test_changed_views.py",
         "changed views",
         1,
         (0, 999),
@@ -95,7 +95,7 @@ KINDS = {
         "VERSIONS_SEEDS",
     ),
     "fair": Kind(
-        "pipeline/run/test_fair.py", "minutes of twelve views", 1, (0, 1), "FAIR_SEED", "FAIR_ROUNDS"
+        "pipeline/run/test_fairness.py", "minutes of twelve views", 1, (0, 1), "FAIR_SEED", "FAIR_ROUNDS"
     ),
     "skew": Kind(
         "pipeline/tables/test_skew.py", "rows of a key", 1_000_000, (0, 0), "SKEW_SEED", "SKEW_ROWS"

@@ -13,8 +13,8 @@ from headwater.errors import NotReachedError, UsageError
 from headwater.follow.follower import wait
 from headwater.pipeline.topics import Topics
 from headwater.position import Position
-from pipeline.left import left
-from pipeline.told import complaints
+from pipeline.promises import complaints
+from pipeline.published import published
 from support.ordershop import Shop
 
 __all__ = ["TableLoad"]
@@ -185,7 +185,9 @@ class TableLoad:
     def faults(self) -> dict[str, list[str]]:
         answers, inner = self.answers(), {"by_region": self._entries()}
         found = {
-            view: complaints(left(self._shop, view, answers[view], LOOKS.get(view, {}), inner.get(view, {})))
+            view: complaints(
+                published(self._shop, view, answers[view], LOOKS.get(view, {}), inner.get(view, {}))
+            )
             for view in self.views
         }
         found["at the end of the chain"] = self._early

@@ -19,7 +19,7 @@ from headwater.pipeline.run.runner import Runner
 from headwater.pipeline.state.files import Place, contents
 from headwater.pipeline.state.shard import Shard
 from headwater.result import File, Result, files_of
-from pipeline.left import run_folder
+from pipeline.published import run_folder
 from support.ordershop import Shop, orders
 
 pytestmark = pytest.mark.spark

@@ -27,7 +27,7 @@ from headwater.pipeline.run.results import RunResults
 from headwater.pipeline.run.runner import Runner
 from headwater.pipeline.topics import Topics
 from pipeline.queries import TABLES, Row, View, state
-from pipeline.versions import EVENTS, Happening, Pair, pair, telling
+from pipeline.view_pairs import EVENTS, Happening, Pair, pair, telling
 from support.ordershop import Shop
 
 FIRST = int(os.environ.get("VERSIONS_SEED", "0"))

@@ -117,11 +117,11 @@ PLANNED = {
     ),
     "a column that is not there": (
         no_column,
-        r"`nosuch` cannot be resolved.*; got test_refused\.py, line \d+, in no_column: return orders.select",
+        r"`nosuch` cannot be resolved.*; got test_refused_queries\.py, line \d+, in no_column: return orders.select",
     ),
     "an exception of its own": (
         no_key,
-        r"^view 'v': KeyError: 'id'; got test_refused\.py, line \d+, in no_key: return orders\.select\(\{\}",
+        r"^view 'v': KeyError: 'id'; got test_refused_queries\.py, line \d+, in no_key: return orders\.select\(\{\}",
     ),
     "a function that SQL has not": (
         "SELECT id,\n  nosuch(item) AS x FROM orders",

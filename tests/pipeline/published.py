@@ -1,4 +1,4 @@
-"""Left: what a view has left in the log and on the disk, for the checker in told.py."""
+"""What a view has published and kept, in the log and on the disk, for the checker in promises.py."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,10 +10,10 @@ from headwater.client.client import Client
 from headwater.pipeline.state.files import Place
 from headwater.pipeline.state.shard import Shard, size_of
 from headwater.result import Chain, Result
-from pipeline.told import Published
+from pipeline.promises import Published
 from support.ordershop import Shop
 
-__all__ = ["Look", "left", "run_folder"]
+__all__ = ["Look", "published", "run_folder"]
 
 Table = dict[str, dict[str, Any]]
 Look = Callable[[dict[bytes, bytes]], dict[str, Any]]
@@ -26,8 +26,11 @@ def run_folder(shop: Shop, view: str, run: str) -> Path:
     return folder / run if (folder / run).exists() else folder
 
 
-def left(shop: Shop, view: str, answer: Table, looks: Mapping[str, Look], inner: Table) -> Published:
-    """Everything that a view has left, beside what it should be: its rows, and ``inner``, the state of its operators as ``looks`` see it."""
+def published(shop: Shop, view: str, answer: Table, looks: Mapping[str, Look], inner: Table) -> Published:
+    """Everything that a view has published and kept, with what it should be.
+
+    ``answer`` has the expected rows, ``inner`` the expected state of its operators, which ``looks`` read.
+    """
     client = Client(shop.bootstrap)
     records = [
         (m.partition(), m.offset(), m.key().decode(), msgspec.json.decode(m.value() or b"null"))
@@ -36,14 +39,14 @@ def left(shop: Shop, view: str, answer: Table, looks: Mapping[str, Look], inner:
     results = [msgspec.json.decode(message.value()) for message in client.read([f"{view}.progress"])]
     last = msgspec.convert(results[-1], Result, strict=False)
     folder = run_folder(shop, view, last.run)
-    published = _items(folder, "publish", last.state["publish"])
-    assert len(published) == sum(size_of(chain).entries for chain in last.state["publish"]), (
-        "a key stands in two shards"
+    published_rows = _items(folder, "publish", last.state["publish"])
+    assert len(published_rows) == sum(size_of(chain).entries for chain in last.state["publish"]), (
+        "a key is in two shards"
     )
     return Published(
         records,
         results,
-        {key.decode(): msgspec.json.decode(value) for key, value in published.items()},
+        {key.decode(): msgspec.json.decode(value) for key, value in published_rows.items()},
         answer,
         {name: look(_items(folder, name, last.state[name])) for name, look in looks.items()},
         inner,

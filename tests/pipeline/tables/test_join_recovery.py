@@ -28,7 +28,7 @@ from headwater.operate.views.rebuild import Rebuild
 from headwater.operate.views.scale import scale
 from headwater.pipeline.run.runner import Runner
 from pipeline.driver import own_shop
-from pipeline.left import run_folder
+from pipeline.published import run_folder
 from pipeline.state.test_attempts import strays
 from pipeline.tableload import Customer, Order, TableLoad
 from support.ordershop import Shop

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.told import Published, complaints
+from pipeline.promises import Published, complaints
 
 
 def shards() -> dict[str, list[list[str]]]:
