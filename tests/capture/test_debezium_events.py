@@ -31,7 +31,7 @@ def differences(event: Event) -> Event:
     """Debezium's event as it has to be where Debezium is wrong."""
     topic, key, value = event
     if topic == "lab.gold.idx":
-        # The replica identity is an index on b, so b is what every change tells, and what rows are known by.
+        # The replica identity is an index on b, so every change names b, and rows are identified by it.
         if value is None:
             b = differences.b
         else:

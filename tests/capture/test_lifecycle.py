@@ -27,7 +27,7 @@ from support.servers import wait_until
 
 @pytest.fixture
 def name() -> str:
-    return f"stand{uuid.uuid4().hex[:8]}"
+    return f"life{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_capture_of_mariadb_ends_when_it_is_removed(name, broker, mariadb, com
     shop.connection.close()
 
 
-def test_adding_prepares_a_database_once_and_the_first_run_goes_on_from_there(name, url, broker, command):
+def test_adding_prepares_a_database_once_and_the_first_run_continues_from_there(name, url, broker, command):
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     declared, log = f"Postgres({url!r}, ['t'], partitions=1)", broker.bootstrap
     first = command("add", declared)

@@ -85,7 +85,7 @@ def test_a_database_goes_with_all_its_tables():
         "ALTER TABLE IF EXISTS o WAIT 3 ADD COLUMN x int, RENAME gone",
     ],
 )
-def test_a_renamed_table_is_emptied_and_its_new_name_has_rows_that_nobody_sends(statement):
+def test_a_renamed_table_is_emptied_and_its_new_name_has_rows_that_no_event_brings(statement):
     found = effect(statement, "d")
     assert found.emptied == (("d", "o"),)
     assert found.unlogged in {(("d", "gone"),), (("other", "gone"),)}

@@ -9,7 +9,7 @@ from headwater.capture.mariadb.binlog.binary_json import json_text
 
 
 def small(kind, entries, keys=()):
-    """A small container: entries are (type, two bytes) or (type, bytes to be put behind)."""
+    """A small container: entries are (type, two bytes) or (type, bytes that follow the entries)."""
     head = 4 + len(keys) * 4 + len(entries) * 3
     body, key_table, value_table = b"", b"", b""
     for key in keys:
