@@ -12,7 +12,7 @@ from headwater.clock import SystemClock
 from support.servers import BrokerProcess, wait_until
 
 
-def test_a_client_is_kept_until_its_answer_though_nobody_holds_it():
+def test_a_client_is_kept_until_its_answer_though_nothing_refers_to_it():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = admin(f"127.0.0.1:{silent.getsockname()[1]}")
         answers = ask(client, ["orders"])

@@ -88,7 +88,7 @@ def test_a_start_after_a_clean_stop_opens_one_file_and_lists_none_however_long_t
 
 
 def test_a_manifest_that_a_power_cut_brought_back_does_not_hide_later_records():
-    """The first write behind a full segment leaves the size unchanged that the manifest names."""
+    """The first write after a full segment leaves the size unchanged that the manifest names."""
     disk = MemoryDisk()
     filled(disk, 3).close()
     manifest = disk.read(FOLDER / "manifest")
@@ -116,7 +116,7 @@ def test_a_start_after_a_crash_looks_only_at_what_was_written_since_the_last_cle
     assert again.find_time(1150).offset == 150
 
 
-def test_a_start_after_a_crash_reads_everything_where_the_proof_behind_the_list_is_gone():
+def test_a_start_after_a_crash_reads_everything_where_the_proof_of_the_list_is_gone():
     disk = CountingDisk()
     filled(disk, 30).close()
     config = TopicConfig(segment_bytes=1)
@@ -167,7 +167,7 @@ def test_reading_old_segments_takes_no_file_out_of_the_hands_of_a_sync():
     assert partition.find_time(3000).offset == 20
 
 
-def test_a_segment_that_expires_while_it_is_synced_leaves_no_file_behind():
+def test_a_segment_that_expires_while_it_is_synced_leaves_no_file():
     disk = MemoryDisk()
     partition = filled(disk, 3, retention_ms=0)
     append(partition, 3000)

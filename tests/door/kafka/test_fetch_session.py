@@ -1,4 +1,4 @@
-"""Incremental fetch sessions: what a client must say once, and what it is told again."""
+"""Incremental fetch sessions: what a client must say once, and what the broker answers again."""
 
 import asyncio
 from pathlib import Path
@@ -46,32 +46,32 @@ async def fetch(client, session, epoch, topics=(), forgotten=()):
         topics=list(topics),
         forgotten_topics_data=list(forgotten),
     )
-    told = {p.partition_index: p for t in answer.responses for p in t.partitions}
-    return answer, told
+    answered = {p.partition_index: p for t in answer.responses for p in t.partitions}
+    return answer, answered
 
 
-def test_a_partition_is_told_when_it_has_news_and_only_then():
+def test_a_partition_is_in_an_answer_when_it_has_news_and_only_then():
     async def steps(client, _):
-        answer, told = await fetch(client, 0, 0, wanted((0, 0), (1, 0)))
-        assert set(told) == {0, 1}
+        answer, answered = await fetch(client, 0, 0, wanted((0, 0), (1, 0)))
+        assert set(answered) == {0, 1}
         session = answer.session_id
-        _, told = await fetch(client, session, 1)
-        assert told == {}
+        _, answered = await fetch(client, session, 1)
+        assert answered == {}
         await client.produce("t", 1, [b"news"])
-        _, told = await fetch(client, session, 2)
-        assert set(told) == {1}
-        assert told[1].records
-        _, told = await fetch(client, session, 3, wanted((1, 1)))
-        assert not told[1].records
-        _, told = await fetch(client, session, 4, forgotten=[{"topic": "t", "partitions": [1]}])
+        _, answered = await fetch(client, session, 2)
+        assert set(answered) == {1}
+        assert answered[1].records
+        _, answered = await fetch(client, session, 3, wanted((1, 1)))
+        assert not answered[1].records
+        _, answered = await fetch(client, session, 4, forgotten=[{"topic": "t", "partitions": [1]}])
         await client.produce("t", 1, [b"more"])
-        _, told = await fetch(client, session, 5)
-        assert told == {}
+        _, answered = await fetch(client, session, 5)
+        assert answered == {}
 
     scenario(steps)
 
 
-def test_a_partition_that_was_in_an_answer_waits_behind_the_others():
+def test_a_partition_that_was_in_an_answer_comes_after_the_others():
     """Or the first partitions, always full, would leave no room for the last."""
 
     async def steps(client, _):
@@ -103,8 +103,8 @@ def test_unknown_sessions_and_wrong_epochs_are_refused():
         assert wrong.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
         unknown, _ = await fetch(client, answer.session_id ^ 1, 1)
         assert unknown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        alone, told = await fetch(client, 0, -1, wanted((0, 0)))
-        assert (alone.session_id, set(told)) == (0, {0})
+        alone, answered = await fetch(client, 0, -1, wanted((0, 0)))
+        assert (alone.session_id, set(answered)) == (0, {0})
 
     scenario(steps)
 

@@ -48,7 +48,7 @@ def test_a_client_that_never_reads_is_paused_and_gets_everything_when_it_reads(o
         assert resident_mb(own_broker.pid) < before + 60
 
 
-def test_a_request_behind_a_waiting_fetch_is_handled_when_that_is_over(own_broker):
+def test_a_request_after_a_waiting_fetch_is_handled_when_the_fetch_is_over(own_broker):
     Producer({"bootstrap.servers": own_broker.bootstrap}).list_topics("waiting", timeout=10)
     with socket.create_connection(("127.0.0.1", own_broker.port), timeout=10) as client:
         client.sendall(fetch("waiting", 1, wait_ms=300) + API_VERSIONS + fetch("waiting", 3, wait_ms=1))

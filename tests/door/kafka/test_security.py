@@ -1,4 +1,4 @@
-"""TLS and SASL PLAIN: who may use the broker, and who is told why not."""
+"""TLS and SASL PLAIN: who may use the broker, and the reason that others get."""
 
 import subprocess
 import sys
