@@ -25,7 +25,7 @@ KILLS_PER_LIFE = 10
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 READ_S = 120
 PROGRESS_S = 1.0
-"""How long a kill waits for a client to go on: librdkafka looks for its coordinator every half second."""
+"""How long a kill waits for a client to continue: librdkafka looks for its coordinator every half second."""
 
 
 @dataclass
@@ -92,7 +92,7 @@ def _working(load: Load, chance: random.Random) -> Iterator[None]:
 
 
 def _kill_and_start(broker: BrokerProcess, chance: random.Random, load: Load) -> None:
-    """Kills at once, or in the middle of the transactions that go on once clients have found the broker again."""
+    """Kills at once, or in the middle of the transactions that continue once clients have found the broker again."""
     if chance.random() < 0.8:
         begun = load.transformed
         limit = time.monotonic() + PROGRESS_S
@@ -142,7 +142,7 @@ def _offsets(bootstrap: str, group: str, topic: str, partitions: int) -> dict[Pl
 
 
 def _expect_all_transformed(bootstrap: str, promised: Promised, observed: Observed, partitions: int) -> None:
-    """The group's offset says what the target holds: each record of the source before it once, and none behind it."""
+    """The group's offset says what the target holds: each record of the source before it once, and none after it."""
     stored = _offsets(bootstrap, Transformer.GROUP, SOURCE, partitions)
     observed.commits |= stored
     for place, rows in observed.records.items():

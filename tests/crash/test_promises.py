@@ -65,7 +65,7 @@ def forget_group(observed):
     observed.commits.clear()
 
 
-def test_kept_promises_are_no_fault():
+def test_kept_promises_are_not_faults():
     assert faults(promises(), kept()) == []
 
 

@@ -48,7 +48,7 @@ class Load:
 class Writer:
     """An idempotent producer. A hasty one gives up on records soon: those may be there, but not twice.
 
-    It sends one record at a time to one partition. A client that gives up on one of several batches under way goes on with
+    It sends one record at a time to one partition. A client that gives up on one of several batches under way continues with
     a new producer id, under which no broker could recognise the others.
     """
 
