@@ -1,4 +1,4 @@
-"""A load of tables and streams that are joined: rows come, change and go on both sides, versions come late, and a view reads a view."""
+"""A load of tables and streams that are joined: rows are inserted, updated and deleted on both sides, versions come late, and a view reads a view."""
 
 import random
 from collections import Counter
@@ -159,7 +159,7 @@ class TableLoad:
             row = Customer(customer, chance.choice([land, land, land, None]))
             key: tuple[Any, ...] = (customer,)
         elif topic == "orders":
-            known = chance.choice([customer] * 4 + ["nobody", None])
+            known = chance.choice([customer] * 4 + ["unknown", None])
             row = Order(f"o{chance.randrange(60)}", known, chance.randrange(50))
             key = (row.order_id,)
         else:

@@ -46,63 +46,63 @@ def sound() -> Published:
     )
 
 
-def lose(found: Published) -> None:
-    del found.records[1]
+def lose(published: Published) -> None:
+    del published.records[1]
 
 
-def lose_an_update(found: Published) -> None:
-    del found.records[0]
+def lose_an_update(published: Published) -> None:
+    del published.records[0]
 
 
-def double(found: Published) -> None:
-    found.records.append((0, 4, *found.records[2][2:]))
+def double(published: Published) -> None:
+    published.records.append((0, 4, *published.records[2][2:]))
 
 
-def publish_without_a_result(found: Published) -> None:
-    found.records.append((0, 5, "us", {"c": "us", "n": 1, "_revision": 1}))
-    found.state["us"] = {"c": "us", "n": 1, "_revision": 1}
-    found.expected["us"] = {"c": "us", "n": 1}
+def publish_without_a_result(published: Published) -> None:
+    published.records.append((0, 5, "us", {"c": "us", "n": 1, "_revision": 1}))
+    published.state["us"] = {"c": "us", "n": 1, "_revision": 1}
+    published.expected["us"] = {"c": "us", "n": 1}
 
 
-def keep_the_state_of_another_attempt(found: Published) -> None:
-    found.state["de"] = {"c": "de", "n": 3, "_revision": 2}
+def keep_the_state_of_another_attempt(published: Published) -> None:
+    published.state["de"] = {"c": "de", "n": 3, "_revision": 2}
 
 
-def accept_a_batch_that_was_cut_anew(found: Published) -> None:
-    found.results[1]["inputs"]["t"]["0"] = 1
+def accept_a_batch_that_was_cut_differently(published: Published) -> None:
+    published.results[1]["inputs"]["t"]["0"] = 1
 
 
-def skip_a_batch(found: Published) -> None:
-    found.results[1]["batch"] = 2
+def skip_a_batch(published: Published) -> None:
+    published.results[1]["batch"] = 2
 
 
-def change_runs(found: Published) -> None:
-    found.results[1]["run"] = "s"
+def change_runs(published: Published) -> None:
+    published.results[1]["run"] = "s"
 
 
-def retry_with_another_number_of_tasks(found: Published) -> None:
-    found.results[1]["state"]["count1"] = [[], [], []]
+def retry_with_another_number_of_tasks(published: Published) -> None:
+    published.results[1]["state"]["count1"] = [[], [], []]
 
 
-def count_twice(found: Published) -> None:
-    found.records[2] = (0, 3, "de", {"c": "de", "n": 3, "_revision": 2})
-    found.state["de"] = found.records[2][3]
+def count_twice(published: Published) -> None:
+    published.records[2] = (0, 3, "de", {"c": "de", "n": 3, "_revision": 2})
+    published.state["de"] = published.records[2][3]
 
 
-def publish_a_batch_without_its_result(found: Published) -> None:
-    del found.results[1]
+def publish_a_batch_without_its_result(published: Published) -> None:
+    del published.results[1]
 
 
-def lose_a_result_in_the_middle(found: Published) -> None:
-    del found.results[0]
+def lose_a_result_in_the_middle(published: Published) -> None:
+    del published.results[0]
 
 
-def apply_a_batch_twice_to_an_operator(found: Published) -> None:
-    found.inner["count1"]["de"] = 3
+def apply_a_batch_twice_to_an_operator(published: Published) -> None:
+    published.inner["count1"]["de"] = 3
 
 
-def lose_the_state_of_an_operator(found: Published) -> None:
-    del found.inner["count1"]
+def lose_the_state_of_an_operator(published: Published) -> None:
+    del published.inner["count1"]
 
 
 def many(count: int = 10_000) -> Published:
@@ -144,7 +144,7 @@ def test_what_is_sound_is_not_complained_about():
         apply_a_batch_twice_to_an_operator,
         lose_the_state_of_an_operator,
         keep_the_state_of_another_attempt,
-        accept_a_batch_that_was_cut_anew,
+        accept_a_batch_that_was_cut_differently,
         skip_a_batch,
         change_runs,
         retry_with_another_number_of_tasks,
@@ -152,6 +152,6 @@ def test_what_is_sound_is_not_complained_about():
     ],
 )
 def test_every_planted_fault_is_found(plant: Callable[[Published], None]):
-    found = copy.deepcopy(sound())
-    plant(found)
-    assert complaints(found)
+    published = copy.deepcopy(sound())
+    plant(published)
+    assert complaints(published)

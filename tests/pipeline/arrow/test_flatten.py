@@ -22,7 +22,7 @@ def travelled(rows):
     def through(batches):
         for batch in batches:
             found = together.gathered(batch)
-            for name in found.schema.names:  # behind a null there is nothing
+            for name in found.schema.names:  # a null struct has only null fields
                 column = found.column(name)
                 if pa.types.is_struct(column.type):
                     assert all(each.filter(column.is_null()).null_count == column.null_count for each in column.flatten())  # fmt: skip
@@ -70,7 +70,7 @@ def test_names_with_signs_and_columns_beside_them_are_kept(spark):
     assert back.collect() == rows.collect()
 
 
-def test_a_column_that_only_makes_the_key_stays_behind(spark):
+def test_a_column_that_only_makes_the_key_is_not_sent(spark):
     rows = spark.range(2).selectExpr("id", "'x' AS _id")
     columns, together = spread(rows.schema, without=("_id",))
     assert columns == ["`id` AS `id`"]

@@ -78,15 +78,15 @@ def tables(draw):
 def test_rows_come_back(table, before):
     data = pack(table).to_pylist()
     assert unpack(*stacked(data), table.schema).equals(table)
-    standing = [skipped + each for skipped, each in zip(before, data, strict=False)]
-    whole, begins = stacked([*standing, b"what comes behind"])
+    prefixed = [skipped + each for skipped, each in zip(before, data, strict=False)]
+    whole, begins = stacked([*prefixed, b"what follows"])
     skip = np.array([len(each) for each in before[: len(data)]], np.int64)
     assert unpack(whole, begins[:-1] + skip, table.schema).equals(table)
 
 
 @hundred
 @given(table=tables(), choose=st.randoms())
-def test_a_row_has_the_same_bytes_wherever_it_stands_and_only_equal_rows_have_them(table, choose):
+def test_a_row_has_the_same_bytes_at_any_place_and_only_equal_rows_have_them(table, choose):
     data = pack(table).to_pylist()
     order = choose.choices(range(table.num_rows), k=8) if data else []
     again = table.take(pa.array(order, pa.int64()))
@@ -155,7 +155,7 @@ def test_no_rows_at_all(kind):
 @given(
     lists=st.lists(st.tuples(st.binary(max_size=3), st.lists(st.binary(max_size=4), max_size=3)), max_size=4)
 )
-def test_the_items_of_lists_are_found_behind_whatever_stands_before_them(lists):
+def test_the_items_of_lists_are_found_after_any_bytes_before_them(lists):
     item = np.dtype([("n", "u1"), ("length", "<u4")])
     values = [
         skipped

@@ -173,7 +173,7 @@ versions = st.builds(
     Version, items, st.integers(0, 3), st.one_of(moments, st.none()), st.just(0), st.booleans(), st.just(1)
 )
 cuts = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 12)), min_size=1, max_size=10)
-"""How many rows come in each batch, and how far the watermark goes on after it."""
+"""How many rows come in each batch, and how far the watermark advances after it."""
 
 
 def in_log(changes: list[Version]) -> list[Version]:
@@ -331,7 +331,7 @@ def test_events_that_come_twice_are_two_rows_and_are_corrected_twice():
     assert list(stage.table.values()) == [3]
 
 
-def test_an_event_waits_for_its_version_and_not_longer_than_it_was_told():
+def test_an_event_waits_for_its_version_and_not_longer_than_declared():
     stage = Stage(WAIT)
     stage.move(0)
     assert stage.take([Event(1, "a", 10), Event(2, "b", 10)]) == []

@@ -54,7 +54,7 @@ def test_events_meet_what_has_come_and_nothing_is_corrected():
     assert set(state) == {b"b"}
 
 
-def test_a_table_with_nothing_but_its_key_says_which_events_go_on():
+def test_a_table_with_nothing_but_its_key_decides_which_events_pass():
     state = Memory()
     only = LookupNow(key=("_on1",), columns=(), missing="drop")
     applied = only.apply(paired([(1, "a"), (2, "b")], [("a", 7, 0, 1)]), state, Moment(NEVER, 0, NEVER))

@@ -180,14 +180,14 @@ def test_a_view_that_continues_is_right_and_one_that_is_refused_would_be_wrong(s
     assert turned_away.count(False) > turned_away.count(True) or len(found) < TOGETHER, (
         "refused, and mostly right"
     )
-    told(first, pairs, found)
+    tally_verdicts(first, pairs, found)
 
 
-def told(first: int, pairs: dict[str, Pair], found: dict[str, tuple[bool, bool]]) -> None:
+def tally_verdicts(first: int, pairs: dict[str, Pair], found: dict[str, tuple[bool, bool]]) -> None:
     """What became of each kind of change, in the file VERSIONS_TALLY."""
-    if tally := os.environ.get("VERSIONS_TALLY"):
+    if file := os.environ.get("VERSIONS_TALLY"):
         counts = Counter((pairs[name].kind, *verdict) for name, verdict in found.items())
-        with Path(tally).open("a") as lines:
+        with Path(file).open("a") as lines:
             for (kind, is_refused, right), count in sorted(counts.items()):
                 line = {"first": first, "kind": kind, "refused": is_refused, "right": right, "pairs": count}
                 lines.write(json.dumps(line) + "\n")

@@ -164,7 +164,7 @@ class Point:
         return self.x + y
 
 
-def test_values_of_all_kinds_are_told_apart_and_known_again():
+def test_values_of_all_kinds_are_distinguished_and_recognized():
     nested: list[object] = [1]
     nested.append(nested)
     other: list[object] = [2]

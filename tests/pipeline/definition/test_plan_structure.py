@@ -52,7 +52,7 @@ STATEFUL = {
         "id",
         lambda n: lambda orders, users: hw.join(orders, right(users.where(F.col("age") >= n), 1), on="user"),
     ),
-    "a filter of a table, behind a join": (
+    "a filter of a table, after a join": (
         "id",
         lambda n: f"SELECT o.id, u.name FROM orders o JOIN users u ON o.user = u.id WHERE u.age >= {n}",
     ),
@@ -368,7 +368,7 @@ def test_the_same_query_written_differently_is_the_same(spark, case):
     assert before.digest == now.digest
 
 
-def test_partitions_of_a_topic_are_no_part_of_a_definition(spark):
+def test_partitions_of_a_topic_are_not_part_of_a_definition(spark):
     query = "SELECT user, window(at, '1 minute') AS window, count(*) AS n FROM clicks GROUP BY 1, 2"
     few, many = (defined(spark, query, ["user", "window"], partitions=count) for count in (2, 40))
     assert refusal(few, many) == ""

@@ -72,7 +72,7 @@ MUTATIONS = {
     "an outer join has no null row when the last partner goes": Mutation(
         "tables.join_pairs", "_lonely", "mine.after * ~after[mine.key]", "mine.after * ~(after | before)[mine.key]"
     ),
-    "a right join shows no row that meets nobody": Mutation(
+    "a right join shows no row without a match": Mutation(
         "tables.join_pairs", "PairJoin.pairs", "for side in (0, 1):\n        if self.outer[side]:", "for side in (0,):\n        if self.outer[side]:"
     ),
     "a join takes no pair back": Mutation(

@@ -36,7 +36,7 @@ def test_selects_and_filters_of_one_frame_are_one_read(rows):
     assert same(both, left.union(right))
 
 
-def test_what_a_filter_leaves_out_is_not_computed_behind_it(rows):
+def test_what_a_filter_leaves_out_is_not_computed_after_it(rows):
     left = rows.where("of != 0").selectExpr("10 div of AS part", "name")
     right = rows.where("of = 0").selectExpr("id", "name")
     both = shared_scan.union(left, right)

@@ -28,7 +28,7 @@ SUMS = "SELECT country, sum(cents) AS cents, count(*) AS orders FROM orders GROU
 
 @pytest.fixture
 def view(shop: Shop) -> str:
-    """A view with two batches behind it."""
+    """A view after two batches."""
     shop.make("orders")
     name = shop.name("totals")
     for start in (0, 30):
@@ -65,14 +65,14 @@ def test_a_deleted_checkpoint_is_refused(shop, view):
     assert "was written by another run" in refusal(shop, view)
 
 
-def test_a_view_that_was_reset_is_made_anew(shop, view):
+def test_a_view_that_was_reset_is_computed_again(shop, view):
     published = shop.table(view)
     shutil.rmtree(checkpoint(shop, view))
     reset(shop.settings, view)
     Runner(app(shop, view), shop.settings).once()
     assert shop.table(view) == published
-    with pytest.raises(UsageError, match="there is no view 'nobody' with results"):
-        reset(shop.settings, "nobody")
+    with pytest.raises(UsageError, match="there is no view 'unknown' with results"):
+        reset(shop.settings, "unknown")
 
 
 def test_a_checkpoint_from_an_earlier_time_is_refused(shop, view):
@@ -103,7 +103,7 @@ def cut_to_the_last(shop: Shop, topic: str) -> None:
     assert len(shop.records(topic)) == 1
 
 
-def test_results_that_are_cut_to_the_last_one_are_enough_to_go_on(shop, view):
+def test_results_that_are_cut_to_the_last_one_are_enough_to_continue(shop, view):
     cut_to_the_last(shop, f"{view}.progress")
     shop.send(orders(30, start=60))
     Runner(app(shop, view), shop.settings).once()
@@ -112,7 +112,7 @@ def test_results_that_are_cut_to_the_last_one_are_enough_to_go_on(shop, view):
 
 
 def test_a_batch_is_not_run_once_more_without_the_result_before_it(shop, view):
-    """It would be run from nothing, and Spark's own state behind our operators would take what comes out."""
+    """It would be run from nothing, and Spark's own state downstream of our operators would take what comes out."""
     cut_to_the_last(shop, f"{view}.progress")
     shop.lose_commit(view)
     assert "results are missing" in refusal(shop, view)
@@ -131,7 +131,7 @@ def test_another_application_with_a_view_of_that_name_is_refused(shop, view, tmp
     assert "does another application use the name" in refusal(elsewhere, view)
 
 
-def test_a_batch_that_was_cut_anew_is_refused(shop, view):
+def test_a_batch_that_was_cut_differently_is_refused(shop, view):
     """The commit of the last batch is gone, and the offsets that it is to repeat are others."""
     shop.lose_commit(view)
     for crc in (checkpoint(shop, view) / "offsets").glob(".*.crc"):
@@ -156,7 +156,7 @@ def test_a_batch_whose_commit_was_lost_is_run_and_thrown_away(shop, view):
     assert [row["_revision"] for _, row, _ in shop.records(view) if row["country"] == "de"] == [1, 2, 3]
 
 
-def test_a_view_goes_on_without_the_group_that_lag_tools_see(shop, view):
+def test_a_view_continues_without_the_group_that_lag_tools_see(shop, view):
     asked, name = admin(shop.bootstrap), group(view)
     wait_until(lambda: shop.committed(view), 20, "the group")
     asked.delete_consumer_groups([name])[name].result(60)
@@ -164,7 +164,7 @@ def test_a_view_goes_on_without_the_group_that_lag_tools_see(shop, view):
     Runner(app(shop, view), shop.settings).once()
     assert {row["orders"] for row in shop.table(view).values()} == {30}
     assert len(shop.records(view)) == 9
-    wait_until(lambda: sum(shop.committed(view)[shop.name("orders")].values()) == 90, 20, "the group anew")
+    wait_until(lambda: sum(shop.committed(view)[shop.name("orders")].values()) == 90, 20, "the group again")
 
 
 def test_kcat_sees_ordinary_records_and_tombstones_only(shop):
@@ -236,7 +236,7 @@ def clients() -> int:
     return sum(name.startswith("rdk:") for name in names)
 
 
-def test_a_runner_that_has_ended_leaves_no_clients_behind(shop, view):
+def test_a_runner_that_has_ended_leaves_no_clients(shop, view):
     gc.collect()
     before = clients()
     shop.send([*orders(10, start=60), b"nonsense"])

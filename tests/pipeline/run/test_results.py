@@ -67,7 +67,7 @@ def test_a_second_driver_of_a_run_fences_the_first_before_and_after_the_first_re
     publish(third, 1)
 
 
-def test_a_driver_whose_files_a_successor_has_removed_is_fenced_and_not_told_of_damage(begin):
+def test_a_driver_whose_files_a_successor_has_removed_is_fenced_and_reports_no_damage(begin):
     def missing():
         raise StorageError("state file 0-1.delta is missing")
         yield
@@ -83,7 +83,7 @@ def test_a_driver_whose_files_a_successor_has_removed_is_fenced_and_not_told_of_
     publish(second, 1)
 
 
-def test_a_driver_that_is_overtaken_while_it_starts_is_fenced_and_told_of_no_missing_results(begin):
+def test_a_driver_that_is_overtaken_while_it_starts_is_fenced_and_reports_no_missing_results(begin):
     view = "progress.overtaken"
     publish(begin(view, "one"), 0)
 

@@ -1,4 +1,4 @@
-"""A driver that was fenced tells its rebuild from another driver, and waits for it for as long as it gets on."""
+"""A driver that was fenced distinguishes its rebuild from another driver, and waits for it as long as it makes progress."""
 
 import msgspec
 import pytest

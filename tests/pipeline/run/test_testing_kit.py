@@ -83,7 +83,7 @@ def test_events_go_in_and_rows_come_out(spark):
                 wrong()
 
 
-def test_time_goes_on_by_the_clock_when_it_is_told_to(spark):
+def test_time_advances_by_the_clock_on_request(spark):
     with testing.views(declared(), "both", "paid", now="2026-01-05T12:00:00Z") as t:
         t.send("payments", Payment(1, Decimal("1.5"), BEGIN, date(2026, 1, 5)))
         t.send("orders", order(1, 60))
@@ -92,7 +92,7 @@ def test_time_goes_on_by_the_clock_when_it_is_told_to(spark):
         ]
         t.advance(
             "11 minutes"
-        )  # both are silent for longer than allowed: the greatest time goes on, less the delay
+        )  # both are silent for longer than allowed: the greatest time advances, less the delay
         missed = Payment(2, Decimal(2), BEGIN + timedelta(minutes=55))
         t.send("payments", missed)
         t.send("orders", order(2, 57))

@@ -52,7 +52,7 @@ def test_a_file_that_was_cut_off_is_not_used(tmp_path, monkeypatch):
     assert class_archive.options(found) == []
 
 
-def test_a_file_of_jars_that_were_installed_anew_is_not_used(tmp_path, monkeypatch):
+def test_an_archive_of_jars_that_were_installed_again_is_not_used(tmp_path, monkeypatch):
     """In the same place and of the same version, with other times: a JVM refuses what was made of the old ones, without a word."""
     installed = tmp_path / "pyspark"
     (installed / "jars").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What executors are sent: the package and the modules beside an application, and nothing that merely stands there."""
+"""What executors are sent: the package and the modules beside an application, and nothing else that is beside it."""
 
 import subprocess
 import sys

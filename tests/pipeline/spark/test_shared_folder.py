@@ -31,7 +31,7 @@ def test_a_folder_that_workers_do_not_share_is_refused(spark, tmp_path, elsewher
             there.mkdir(parents=True, exist_ok=True)
         if elsewhere == "another":
             (there / "driver").write_text("the text of another driver")
-        if elsewhere == "unwritable":  # it reads the same, and what it writes is seen by nobody
+        if elsewhere == "unwritable":  # it reads the same, and what it writes is not seen elsewhere
             (there / "driver").write_text(path.name.removeprefix(".probe-"))
         return there
 

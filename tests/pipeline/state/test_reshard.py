@@ -1,4 +1,4 @@
-"""Another number of shards: nothing is lost, everything is where Spark's tasks look for it, and the view goes on as if nothing had been."""
+"""Another number of shards: nothing is lost, everything is where Spark's tasks look for it, and the view continues as if nothing had happened."""
 
 import os
 import shutil
@@ -140,7 +140,7 @@ def shards(shop: Shop, view: str) -> set[int]:
 
 
 @pytest.mark.spark
-def test_views_go_on_right_with_more_and_fewer_shards(shop):
+def test_views_continue_right_with_more_and_fewer_shards(shop):
     shop.make("orders")
     for n, count in enumerate((5, 1, 3, None)):
         shop.send(orders(40, start=40 * n))
@@ -292,19 +292,19 @@ def test_a_driver_that_runs_all_the_same_is_fenced(shop):
 
 @pytest.mark.spark
 def test_what_cannot_be_scaled_is_said(shop):
-    with pytest.raises(UsageError, match="there is no view 'nobody' with results"):
-        scale(shop.settings, "nobody", 3)
+    with pytest.raises(UsageError, match="there is no view 'unknown' with results"):
+        scale(shop.settings, "unknown", 3)
     with pytest.raises(UsageError, match="number of shards is out of range; got 0"):
-        scale(shop.settings, "nobody", 0)
+        scale(shop.settings, "unknown", 0)
     running = shop.settings.data / "run" / "pipeline.pid"
     running.parent.mkdir(parents=True)
     running.write_text(str(os.getpid()))
     with pytest.raises(UsageError, match="cannot be scaled while the pipeline runs"):
-        scale(shop.settings, "nobody", 3)
+        scale(shop.settings, "unknown", 3)
 
 
 @pytest.mark.spark
-def test_state_beyond_its_limit_fails_the_batch_and_goes_on_when_there_is_room(shop):
+def test_state_beyond_its_limit_fails_the_batch_and_the_view_continues_when_there_is_room(shop):
     shop.make("orders")
     view = shop.name("listed")
     declared = shop.app()

@@ -1,4 +1,4 @@
-"""A shard at any version equals a plain dict of the same changes, in any process, whatever was merged and whoever retries."""
+"""A shard at any version equals a plain dict of the same changes, in any process, whatever was merged and whichever process retries."""
 
 import shutil
 import subprocess
@@ -34,7 +34,7 @@ def applied(place: Place, changes: list[dict], chain: Chain = (), start: int = 0
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=batches, forget=st.integers(0, 60))
-def test_a_shard_equals_a_dict_whether_its_copy_is_kept_or_made_anew(tmp_path_factory, changes, forget):
+def test_a_shard_equals_a_dict_whether_its_copy_is_kept_or_made_again(tmp_path_factory, changes, forget):
     folder = tmp_path_factory.mktemp("state")
     place = Place(str(folder / "files"), str(folder / "copies"))
     model: dict[bytes, bytes] = {}

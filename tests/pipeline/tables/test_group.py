@@ -64,7 +64,7 @@ def table(weighted) -> pa.Table:
 
 
 def order(value) -> tuple:
-    """Nulls before all values, NaN behind all numbers, zeros equal."""
+    """Nulls before all values, NaN after all numbers, zeros equal."""
     if value is None:
         return (0,)
     if isinstance(value, float):

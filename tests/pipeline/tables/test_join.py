@@ -1,4 +1,4 @@
-"""The live join: whatever comes, changes and goes on either side, in any cut, the result is that of the tables as they are."""
+"""The live join: whatever is inserted, updated and deleted on either side, in any cut, the result is that of the tables as they are."""
 
 import random
 from collections import Counter

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 
 def changes(table: list[Row], choose: random.Random) -> list[Row]:
-    """A table as rows that come and go: some of them more than once, some that are no longer there."""
+    """A table as inserted and retracted rows: some of them more than once, some that are no longer there."""
     out = [Row(**row.asDict(), _weight=1) for row in table]
     for row in choose.sample(table, len(table) // 2):
         out += [Row(**row.asDict(), _weight=weight) for weight in (1, -1)]
@@ -81,7 +81,7 @@ def test_in_batch_it_is_what_spark_says_of_the_tables(spark, seed):
         ]
 
 
-def test_a_join_of_streams_goes_on_after_a_restart(shop):
+def test_a_join_of_streams_continues_after_a_restart(shop):
     app, both = shop.app(), shop.name("both")
 
     @app.view(key=["order_id", "other"], name=both)

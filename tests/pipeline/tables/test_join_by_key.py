@@ -45,7 +45,7 @@ changes = st.lists(
     ),
     max_size=40,
 )
-"""A side, a row, and whether it is there from now on. The right table's key is no column of its rows."""
+"""A side, a row, and whether it is there from now on. The right table's key is not a column of its rows."""
 
 
 def identity(side, row, *, single: bool = False) -> str:
@@ -217,7 +217,7 @@ def test_a_delete_before_the_insert_in_one_batch_counts_by_offset():
     ]
 
 
-def test_both_operators_tell_whose_an_entry_is_so_that_shards_can_be_divided():
+def test_both_operators_name_the_owner_of_an_entry_so_that_shards_can_be_divided():
     stage = Stage("full")
     stage.take([(0, ("1", LONG, "x"), True), (0, (LONG, "a", "x"), True), (1, ("2", (None, 1)), True)])
     routes, rows = layouts.layout(Route().layout), layouts.layout(stage.join.layout)
@@ -227,7 +227,7 @@ def test_both_operators_tell_whose_an_entry_is_so_that_shards_can_be_divided():
     assert any(entry[:1] == weighted_entries.CUT for entry in stage.state)
 
 
-def test_a_struct_whose_fields_are_always_there_is_null_where_nobody_is_met():
+def test_a_struct_whose_fields_are_always_there_is_null_without_a_match():
     info = StructType().add("kind", StringType(), nullable=False)
     right = StructType().add("k", StringType()).add("info", info)
     join = KeyedJoin(key=("_on",), how="left", shared=("k",), left=LEFT, right=right)

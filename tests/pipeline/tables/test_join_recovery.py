@@ -73,7 +73,7 @@ class Stage:
 
 @pytest.fixture
 def stage(spark, own_broker: BrokerProcess, tmp_path: Path) -> Stage:
-    """On a log of its own, with two batches behind it."""
+    """On a log of its own, after two batches."""
     made = Stage(own_shop(own_broker, tmp_path), tmp_path)
     for _ in range(2):
         made.take()
@@ -97,7 +97,7 @@ def test_other_shards_and_a_rebuild_leave_every_row_of_every_join_as_it_is(stage
     "damaged",
     [("by_region", "join4", "rebuild"), ("sizes", "publish", "reset")],
 )
-def test_damaged_state_is_named_and_the_command_in_the_error_makes_the_view_anew(
+def test_damaged_state_is_named_and_the_command_in_the_error_rebuilds_the_view(
     stage, monkeypatch, capsys, damaged
 ):
     own, (view, operator, remedy) = stage.shop, damaged
@@ -135,7 +135,7 @@ def test_damaged_state_is_named_and_the_command_in_the_error_makes_the_view_anew
 
 
 def joined(shop: Shop, marker: Path) -> hw.App:
-    """Orders with the region of their customer; while there is a marker, each first attempt of a task dies behind the join."""
+    """Orders with the region of their customer; while there is a marker, each first attempt of a task dies after the join."""
     app, dies = hw.App("shop"), str(marker)
 
     @F.udf("string")

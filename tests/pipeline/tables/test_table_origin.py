@@ -1,4 +1,4 @@
-"""Joins of tables behind selects and filters: from their changes where that says the same, and from their rows where it might not."""
+"""Joins of tables after selects and filters: from their changes where that says the same, and from their rows where it might not."""
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812

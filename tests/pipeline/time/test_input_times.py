@@ -1,4 +1,7 @@
-"""Hearing: however slow, held or asleep a driver is, events that come in order are never late; and what is silent is left behind."""
+"""The times of inputs: however slow, held or asleep a driver is, events that come in order are never late.
+
+A partition that is silent holds up no other.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -24,7 +27,7 @@ class Engine:
     records_max: int
     clock: SettableClock = field(default_factory=SettableClock)
     true_ms: int = 0
-    """The time of those who write: nobody sets it."""
+    """The time of those who write, which is never set."""
     log: dict[tuple[str, int], list[int | None]] = field(
         default_factory=lambda: {
             (topic, number): [] for topic, count in TOPICS.items() for number in range(count)
@@ -214,7 +217,9 @@ def test_an_idle_partition_that_comes_back_while_spark_asks_the_other_sources_is
         engine.write(("a", 1), timed=False)
         engine.wait(1_000, writes=(("b", 0),))
         engine.batch()
-    assert engine.watermarks[-1] >= (engine.true_ms - 4_000) * 1000, "who brings no times holds up nobody"
+    assert engine.watermarks[-1] >= (engine.true_ms - 4_000) * 1000, (
+        "a partition without times holds up no other"
+    )
 
 
 def test_a_partition_that_is_silent_while_the_driver_looks_holds_up_no_other():
@@ -228,7 +233,7 @@ def test_a_partition_that_is_silent_while_the_driver_looks_holds_up_no_other():
     assert engine.watermarks[-1] == (engine.true_ms - 1_000 - 2_000) * 1000
 
 
-def test_when_all_are_silent_time_goes_on_by_the_clock_and_only_while_the_driver_looks():
+def test_when_all_are_silent_time_advances_by_the_clock_and_only_while_the_driver_looks():
     engine = Engine(inputs(2, 60), 1_000_000)
     engine.write(("a", 0))
     engine.batch()

@@ -3,7 +3,7 @@
 from headwater.pipeline.time.late_bounds import Bounds
 
 
-def test_each_batch_has_the_bound_that_was_told_for_it_after_a_restart_too(tmp_path):
+def test_each_batch_has_the_bound_that_was_set_for_it_after_a_restart_too(tmp_path):
     bounds = Bounds(tmp_path)
     assert bounds.of(3) is None
     bounds.note(1, 100, settled=-1)
@@ -13,7 +13,7 @@ def test_each_batch_has_the_bound_that_was_told_for_it_after_a_restart_too(tmp_p
         assert [known.of(batch) for batch in range(6)] == [None, 100, 100, 300, 400, 400]
 
 
-def test_a_start_takes_back_what_was_told_for_batches_that_run_again(tmp_path):
+def test_a_start_takes_back_the_bounds_of_batches_that_run_again(tmp_path):
     bounds = Bounds(tmp_path)
     bounds.note(1, 100, settled=0)
     bounds.note(3, 300, settled=1)

@@ -107,7 +107,7 @@ def test_a_view_that_is_held_for_longer_than_idle_makes_no_event_late_that_came_
             wait_until(lambda: runner.wait(0) or held(), 60, "a hold longer than idle")
             assert view in runner.waiting()
             store.let_go.set()
-            wait_until(lambda: runner.wait(0) or view not in runner.waiting(), 120, "the view goes on")
+            wait_until(lambda: runner.wait(0) or view not in runner.waiting(), 120, "the view continues")
             assert_all_are_counted(shop, view, traffic, runner)
     finally:
         store.let_go.set()

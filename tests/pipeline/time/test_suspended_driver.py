@@ -1,4 +1,4 @@
-"""A driver that is suspended, JVM and all, while its log goes on being written: nothing is late when it wakes up."""
+"""A driver that is suspended, JVM and all, while records are still written to its log: nothing is late when it wakes up."""
 
 import signal
 from pathlib import Path

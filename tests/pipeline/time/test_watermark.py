@@ -55,12 +55,12 @@ def test_the_slowest_partition_decides():
     assert watermark(ONE, {"s/0": after(500, 0), "s/1": after(300, 0)}, NEVER) == 290 * SECOND
 
 
-def test_a_silent_partition_holds_nobody_up():
+def test_a_silent_partition_holds_up_no_other():
     assert watermark(ONE, {"s/0": after(500, 0), "s/1": after(300, 60)}, NEVER) == 290 * SECOND
     assert watermark(ONE, {"s/0": after(500, 0), "s/1": after(300, 60.001)}, NEVER) == 490 * SECOND
 
 
-def test_when_all_are_silent_time_goes_on_by_the_clock():
+def test_when_all_are_silent_time_advances_by_the_clock():
     assert (
         watermark(ONE, {"s/0": after(500, 60.001), "s/1": after(300, 60.001)}, NEVER) == 490 * SECOND + 1_000
     )
@@ -71,13 +71,13 @@ def test_when_all_are_silent_time_goes_on_by_the_clock():
     assert watermark(ONE, unread, NEVER) == 530 * SECOND, "not beyond what was read of each"
 
 
-def test_the_clock_stands_while_the_pipeline_is_down():
+def test_the_clock_does_not_count_while_the_pipeline_is_down():
     known = resume({"s/0": after(500, 4, at_ms=1_000)}, at_ms=5_000, now_ms=86_405_000)
     assert known == {"s/0": after(500, 4, at_ms=86_401_000)}
     assert watermark(ONE, note_silence(known, known, 86_405_000), NEVER) == 490 * SECOND
 
 
-def test_a_stream_that_was_never_heard_holds_nobody_up():
+def test_a_stream_without_records_holds_up_no_other():
     both = ONE | {"other": Input(0, 60 * SECOND)}
     assert watermark(both, {"s/0": after(20, 0)}, NEVER) == 10 * SECOND
 
@@ -135,7 +135,7 @@ def test_exactly_at_the_watermark_is_not_late_and_a_wrong_clock_moves_nothing():
     assert len(late_split._judged("s", pa.array([], pa.int32()), pa.array([], pa.int64()), moment, 0)) == 0
 
 
-def test_stragglers_are_named_by_where_they_stand_and_all_are_counted():
+def test_stragglers_are_named_by_their_position_and_all_are_counted():
     moment = late_split._Moment(watermark=1_000, now_us=0)
     times = pa.array([499, 500, None, 1_000, 999])
     judged = late_split._judged(
@@ -168,7 +168,7 @@ def test_spark_judges_as_python_does_with_bounds_that_change_and_a_plan_that_doe
 
 @pytest.mark.spark
 def test_what_was_observed_is_known_by_name_however_many_partitions_there_are(spark):
-    """Four columns are no stragglers: they may be the times of three partitions."""
+    """Four columns are not stragglers: they may be the times of three partitions."""
     late_and_times = spark.createDataFrame([(2, 5, None, 7)], "late long, `0` long, `1` long, `2` long")
     row = late_and_times._jdf.head()
     assert late_split.times_in("s", values(row)) == {"s/0": 5, "s/2": 7}
@@ -320,7 +320,7 @@ def test_a_partition_that_falls_silent_holds_a_view_up_until_it_counts_as_idle(s
 
 
 @pytest.mark.spark
-def test_a_device_a_year_ahead_makes_nobody_late(shop):
+def test_a_device_a_year_ahead_makes_no_other_late(shop):
     """It counts in the window that it names, and moves no watermark, ours or Spark's."""
     shop.make("orders")
     name = shop.name("windows")
@@ -368,7 +368,7 @@ def test_spark_says_when_it_has_begun_to_look_for_the_records_of_a_batch(shop):
 
 @pytest.mark.spark
 def test_a_batch_that_is_repeated_is_judged_as_it_was(shop):
-    """Spark's commit is lost behind a published batch with a late record: what Spark then keeps is what was published."""
+    """Spark's commit is lost after a published batch with a late record: what Spark then keeps is what was published."""
     shop.make("orders")
     view = shop.name("windows")
     for part in ([order(1, 0), order(2, 30)], [order(3, 1), order(4, 31)]):
@@ -489,7 +489,7 @@ def test_batch_takes_late_records_too(shop):
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("year", "counts"), [(b"9999", [1, 1, 3]), (b"+200000", [1, 3])])
-def test_a_date_at_the_end_of_time_makes_nobody_late(shop, year, counts):
+def test_a_date_at_the_end_of_time_makes_no_other_late(shop, year, counts):
     """One after it is invalid."""
     shop.make("orders")
     name = shop.name("windows")
@@ -512,8 +512,8 @@ def test_only_a_view_that_keeps_something_for_a_time_declares_event_time_to_spar
     app.view(key=["customer_id", "window"], name="windows")(
         lambda orders: orders.groupBy("customer_id", F.window("at", "1 minute")).count()
     )
-    graph, told = app.graph(), {}
+    graph, watermarks = app.graph(), {}
     for name in ("totals", "dear", "windows"):
         made = prepare(spark, shop.settings, graph, graph.views[name], 2, partitions={shop.name("orders"): 2})
-        told[name] = plan.watermarks(made.frame)
-    assert told == {"totals": 0, "dear": 0, "windows": 1}
+        watermarks[name] = plan.watermarks(made.frame)
+    assert watermarks == {"totals": 0, "dear": 0, "windows": 1}

@@ -1,4 +1,4 @@
-"""Clocks: corrected times are near the truth for every device, whatever the order in which records come, and no row is lost behind them."""
+"""Clocks: corrected times are near the truth for every device, whatever the order in which records come, and no row is lost downstream."""
 
 import random
 from datetime import UTC, datetime
@@ -325,7 +325,7 @@ def test_the_state_of_a_device_is_a_few_samples_however_many_it_sends():
     assert sum(len(key) + len(value) for key, value in memory.state.items()) < 1200
 
 
-def test_a_straggler_is_corrected_by_what_is_kept_and_changes_nothing_that_went_on():
+def test_a_straggler_is_corrected_by_what_is_kept_and_changes_no_row_that_was_emitted():
     memory = Memory()
     records = device(HOUR, [(MINUTE, 0, 5), (MINUTE, 0, 4), (MINUTE, 0, SECOND), (MINUTE, 0, 0)])
     late = records.pop(2)
@@ -359,24 +359,24 @@ def test_rows_without_times_pass_at_once():
     )
 
 
-# ---- what stands behind --------------------------------------------------------------------------------
+# ---- operators downstream ------------------------------------------------------------------------------
 
 
-def test_what_stands_behind_sees_no_watermark_that_a_held_row_has_not_passed():
+def test_operators_downstream_see_no_watermark_that_a_held_row_has_not_passed():
     assert output_watermark(None, [5]) == NEVER
     assert output_watermark(100, [None, None]) == 100
     assert output_watermark(100, [None, 51, 300]) == 50
-    plan = Plan(7, {}, {}, watermark=100, horizon_us=10, passed={"behind2": 40})
+    plan = Plan(7, {}, {}, watermark=100, horizon_us=10, passed={"downstream2": 40})
     assert plan.moment("clocks1") == Moment(100, 0, 90)
-    assert plan.moment("behind2") == Moment(40, 0, 30)
+    assert plan.moment("downstream2") == Moment(40, 0, 30)
 
 
 @settings(max_examples=150, deadline=None)
 @given(made=arrivals, seed=st.integers(0, 1 << 30))
-def test_no_row_goes_on_that_is_late_for_what_stands_behind(made, seed):
-    """Each row is after the watermark that operators behind were told, though shards are looked at in some batches only."""
+def test_no_row_is_emitted_that_is_late_for_operators_downstream(made, seed):
+    """Each row is after the watermark of the operators downstream, though shards are looked at in some batches only."""
     rng, records = random.Random(seed), records_of(made)
-    shards, told, watermark = {"a": Memory(), "b": Memory()}, NEVER, NEVER
+    shards, downstream, watermark = {"a": Memory(), "b": Memory()}, NEVER, NEVER
     parts = [*cut(records, rng), [], []]
     for at, part in enumerate(parts):
         limit = min((record.received for rest in parts[at:] for record in rest), default=BEGIN + DAY)
@@ -385,9 +385,9 @@ def test_no_row_goes_on_that_is_late_for_what_stands_behind(made, seed):
             mine = [record for record in part if record.device == name]
             if mine or rng.random() < 0.3 or at == len(parts) - 1:
                 for n in memory.take(mine, watermark):
-                    assert memory.out[n][0] >= told - BOUND
-        told = output_watermark(watermark, [memory.open for memory in shards.values()])
-        assert told <= watermark
+                    assert memory.out[n][0] >= downstream - BOUND
+        downstream = output_watermark(watermark, [memory.open for memory in shards.values()])
+        assert downstream <= watermark
     assert sum(len(memory.out) for memory in shards.values()) == len(records)
 
 
@@ -475,7 +475,7 @@ def test_windows_over_corrected_time_lose_no_row_and_are_forgotten_in_the_end(sh
                 shop.taken(view, shop.name("taps"), sent)
 
         def soon(condition, what: str) -> None:
-            """Ticks need a clock that goes on."""
+            """Ticks need a clock that moves."""
             wait_until(lambda: clock.advance(1) or condition(), 120, what)
 
         soon(lambda: len(shop.table(each)) == sent - 1, "the last rows")

@@ -1,4 +1,4 @@
-"""Tables of captures through Spark: rows come out of Debezium's envelope, deletes are deletes, and what is no row is found invalid."""
+"""Tables of captures through Spark: rows come out of Debezium's envelope, deletes are deletes, and what is not a row is found invalid."""
 
 import json
 from datetime import date, datetime
@@ -44,20 +44,20 @@ def test_a_captured_table_is_a_table(shop):
     app.sql(view, "SELECT * FROM line WHERE cents > 0", key=["order_id", "line"])
     send = producer(shop.log)
 
-    def told(order: int, line: str, value: bytes | None) -> None:
+    def capture(order: int, line: str, value: bytes | None) -> None:
         send.produce(topic, value, json.dumps({"line": line, "order_id": order}), 0)
 
     shop.make("line")
-    told(1, "a", event("r", row(1, "a", 100)))
-    told(1, "b", event("c", row(1, "b", 200)))
-    told(2, "a", event("c", row(2, "a", 300)))
+    capture(1, "a", event("r", row(1, "a", 100)))
+    capture(1, "b", event("c", row(1, "b", 200)))
+    capture(2, "a", event("c", row(2, "a", 300)))
     send.flush()
     Runner(app, shop.settings).once()
-    told(1, "a", event("u", row(1, "a", 101)))
-    told(1, "b", event("d", None))
-    told(1, "b", None)
-    told(3, "x", b'{"no": "envelope"}')
-    told(4, "x", event("c", {"order_id": 4, "line": "x"}))
+    capture(1, "a", event("u", row(1, "a", 101)))
+    capture(1, "b", event("d", None))
+    capture(1, "b", None)
+    capture(3, "x", b'{"no": "envelope"}')
+    capture(4, "x", event("c", {"order_id": 4, "line": "x"}))
     send.produce(topic, event("t", None), None, 0)
     send.flush()
     Runner(app, shop.settings).once()
