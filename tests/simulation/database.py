@@ -102,7 +102,7 @@ class Database:
             source.woken.set()
 
     def as_of(self, lsn: int) -> dict[str, dict[int, Row]]:
-        """The rows behind a transaction."""
+        """The rows after a transaction."""
         return self._history.get(lsn) or {table: {} for table in self.rows}
 
     def confirm(self, lsn: int) -> None:
@@ -130,8 +130,8 @@ class Script:
             begun = position(position_text)
         if begun.at < self._database.forgotten:
             raise CaptureError(
-                "the database no longer has what comes behind the position",
-                got=f"{begun.at}, it has what comes behind {self._database.forgotten}",
+                "the database no longer has what comes after the position",
+                got=f"{begun.at}, it has what comes after {self._database.forgotten}",
             )
         yield from self._snapshot(begun)
 
