@@ -22,7 +22,7 @@ def event(op, after):
 
 
 @pytest.mark.parametrize("op", ["r", "c", "u"])
-def test_a_row_is_what_is_behind_the_change(op):
+def test_a_row_is_what_the_change_leaves(op):
     assert opened({"id": 7}, event(op, {"id": 7, "name": "ä", "day": 20454, "more": 1})) == (
         "7",
         {"id": 7, "name": "ä", "day": "2026-01-01", "more": 1},
@@ -54,6 +54,6 @@ def test_without_dates_a_row_stays_byte_by_byte():
         ({"id": 1}, b'{"id": 1}'),
     ],
 )
-def test_what_is_no_row_is_refused(key, value):
+def test_what_is_not_a_row_is_refused(key, value):
     with pytest.raises((ValueError, msgspec.MsgspecError)):
         opened(key, value)

@@ -1,4 +1,4 @@
-"""Sinks of streams and tables judge records as views do: what a view finds invalid is no row of a store."""
+"""Sinks of streams and tables judge records as views do: what a view finds invalid is not a row of a store."""
 
 from datetime import datetime
 from typing import NamedTuple

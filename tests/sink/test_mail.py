@@ -68,9 +68,9 @@ def test_a_mail_that_is_put_off_comes_later_with_the_same_id(opened, receiver, c
 
 
 def test_a_recipient_that_does_not_exist_is_dead_at_once(opened, receiver):
-    receiver.answer = lambda address: "550 unknown" if address.startswith("nobody") else "250 fine"
+    receiver.answer = lambda address: "550 unknown" if address.startswith("unknown") else "250 fine"
     store = opened()
-    store.apply(batch(change("nobody", 1, 0), change("jo", 2, 1)))
+    store.apply(batch(change("unknown", 1, 0), change("jo", 2, 1)))
     idle(store)
 
     assert [to for _, to, _ in receiver.mails] == [["jo@example.com"]]

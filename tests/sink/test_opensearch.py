@@ -183,7 +183,7 @@ def test_a_slow_reset_leaves_alone_what_a_successor_has_written(place, step):
     successor.close()
 
 
-def test_a_successor_whose_rows_a_slow_reset_has_removed_begins_anew(place):
+def test_a_successor_whose_rows_a_slow_reset_has_removed_starts_from_nothing(place):
     """The server cannot remove an index on a condition: rows that are lost by it are written again."""
     store, successor = place.target.open(feed()), place.target.open(feed())
     store.claim([0])

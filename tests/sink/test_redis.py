@@ -88,7 +88,7 @@ class TestRedisHashes(Contract):
         assert first["at"] == "2026-01-31T10:00:00.000001Z"
         assert place.client.hgetall("orders:a") == {"id": "a", "total": "2.0"}
 
-    def test_a_value_that_is_no_row_is_named_and_nothing_is_written(self, place, store):
+    def test_a_value_that_is_not_a_row_is_named_and_nothing_is_written(self, place, store):
         store.claim([0])
         poison = type(change("b", 1, 1))("b", "[1]", 0, 1, 0)
 
@@ -254,7 +254,7 @@ class EarlierVersion:
         place.client.hset(f"{self.name}:versions", mapping={"orders:a": 9})
 
 
-def test_a_sink_of_an_earlier_version_goes_on_from_its_offsets(place):
+def test_a_sink_of_an_earlier_version_continues_from_its_offsets(place):
     before = EarlierVersion(place, {"0:claim": 7, "0:offset": 1})
     store = place.target.open(feed())
 

@@ -95,7 +95,7 @@ def test_columns_come_from_the_type_or_from_the_newest_result(log):
     client.close()
 
 
-def test_a_real_time_view_must_be_told_its_columns():
+def test_the_sink_of_a_real_time_view_must_declare_its_columns():
     app = declared(latency="realtime")
     app.sink("totals", Sqlite("x.db"))
     graph = app.graph()

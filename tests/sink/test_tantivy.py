@@ -201,7 +201,7 @@ def test_a_row_whose_version_is_smaller_is_passed_over_and_of_equal_ones_the_lat
     assert put((33, 41, 32)) == 33
 
 
-def test_a_folder_that_somebody_holds_is_said_with_the_process_that_does(place, monkeypatch):
+def test_a_folder_that_another_process_holds_is_reported_with_that_process(place, monkeypatch):
     monkeypatch.setattr(module, "LOCK_S", 0.2)
     store = place.target.open(feed())
     store.claim([0])

@@ -100,7 +100,7 @@ class TestDelta(Contract, Killed):
         store.claim([0])
         look = store._state
 
-        def claimed_behind_our_back(number):
+        def claimed_meanwhile(number):
             seen = look(number)
             if store._state is not look:
                 store._state = look
@@ -108,7 +108,7 @@ class TestDelta(Contract, Killed):
             return seen
 
         successor = place.target.open(feed())
-        store._state = claimed_behind_our_back
+        store._state = claimed_meanwhile
         with pytest.raises(Exception, match="taken over"):
             store.apply(batch(change("a", 1, 0)))
         assert self.totals(place) == {}

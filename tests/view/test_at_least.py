@@ -69,7 +69,7 @@ def test_rows_are_answered_when_the_table_holds_what_was_written(console, bootst
     assert body["rows"][0]["revenue"] == 4
 
 
-def test_a_table_that_is_behind_its_view_is_waited_for(console, log, revenue, orders, driver):
+def test_a_table_that_lags_its_view_is_waited_for(console, log, revenue, orders, driver):
     console.delivery.stop()
     driver.publish({orders: {0: 1}}, {"DE": row("DE", 1)})
 
@@ -87,7 +87,7 @@ def test_a_table_that_is_behind_its_view_is_waited_for(console, log, revenue, or
         again.stop()
 
 
-def test_a_view_that_is_behind_is_said_to_be_so_with_how_far_it_is(console, revenue, orders, driver):
+def test_a_view_that_lags_is_an_answer_with_how_far_it_is(console, revenue, orders, driver):
     driver.publish({orders: {0: 4}})
 
     status, body = console.get(f"/views/{revenue}?at_least=0~{orders}:0=5&wait=0.5")
@@ -134,7 +134,7 @@ def test_a_view_without_results_is_refused(console, revenue, orders):
     assert "with results" in body["error"]
 
 
-def test_many_requests_that_wait_hold_up_nobody_and_share_one_connection(console, revenue, orders, driver):
+def test_many_requests_that_wait_hold_up_no_others_and_share_one_connection(console, revenue, orders, driver):
     driver.publish({orders: {0: 0}})
     threads = threading.active_count()
     waiting = [

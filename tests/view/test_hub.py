@@ -63,7 +63,7 @@ def test_other_views_are_none_of_its_business():
     assert offsets(subscription.take()) == []
 
 
-def test_a_slow_subscriber_is_told_to_read_again_instead_of_being_buffered_for():
+def test_a_slow_subscriber_has_to_read_again_instead_of_being_buffered_for():
     hub = Hub(pending_changes_max=10)
     slow, quick = hub.subscribe("v", Bell()), hub.subscribe("v", Bell())
     slow.begin(at(0))

@@ -84,7 +84,7 @@ def test_records_reach_the_table_and_on_commit_in_milliseconds(log, deliver, tab
 
 
 @both_logs
-def test_a_restart_goes_on_where_the_table_stands(log, deliver, table):
+def test_a_restart_continues_at_the_position_of_the_table(log, deliver, table):
     view = log.create()
     first, seen = deliver(view)
     log.put(view, {"a": {"n": 1}, "b": {"n": 1}})
@@ -116,7 +116,7 @@ def test_topics_and_partitions_that_appear_later_are_picked_up(log, deliver, tab
 
 
 @both_logs
-def test_records_that_are_no_rows_are_left_out_and_named(log, deliver, table, caplog):
+def test_records_that_are_not_rows_are_left_out_and_named(log, deliver, table, caplog):
     view = log.create(partitions=1, policy="delete")  # Kafka refuses a record without key where it compacts
     _, seen = deliver(view)
     log.put(
@@ -155,7 +155,9 @@ def test_a_topic_made_again_under_the_same_name_rebuilds_its_table(log, deliver,
     wait_until(lambda: view not in Client(log.log).partitions(), 20, "the deletion")
     log = ViewLog(log.log)  # a producer that never knew the old topic
     log.create(view, partitions=2)
-    log.put(view, {f"new{n}": {"n": n} for n in range(9)}, partition=0)  # more than before: only the id tells
+    log.put(
+        view, {f"new{n}": {"n": n} for n in range(9)}, partition=0
+    )  # more than before: only the id differs
     log.put(view, {"other": {"n": 9}}, partition=1)
 
     _, again = deliver(view)
@@ -311,9 +313,7 @@ def stored_raw(path):
 
 
 @both_logs
-def test_a_new_table_comes_to_the_end_of_the_log_though_its_last_records_are_no_longer_there(
-    log, deliver, table
-):
+def test_a_new_table_reaches_the_end_of_the_log_though_its_last_records_were_compacted(log, deliver, table):
     view = log.create(partitions=1)
     driver = Driver(log.log, view)
     driver.publish({}, {"DE": b"{}"})

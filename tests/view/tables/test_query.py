@@ -144,7 +144,7 @@ def test_rows_and_position_come_from_one_moment(table):
     assert table.extent().changed_at_ms == 3
 
 
-def test_what_changed_since_a_position_is_told_or_refused(table):
+def test_what_changed_since_a_position_is_answered_or_refused(table):
     here = table.position()
 
     def since(offset, limit=10):

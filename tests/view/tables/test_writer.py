@@ -176,7 +176,7 @@ def test_a_reader_who_was_away_while_nothing_was_deleted_resumes_after_days(tabl
     again.close()
 
 
-def test_many_deletions_at_once_are_forgotten_beyond_those_that_a_reader_can_be_told(path, clock):
+def test_many_deletions_at_once_are_forgotten_beyond_those_that_a_reader_can_get(path, clock):
     table = SqliteTable(path, clock)
     keys = [f"s{n}" for n in range(12_000)]
     table.apply([change(key, '{"n":1}', n) for n, key in enumerate(keys)], at(12_000))
@@ -261,14 +261,14 @@ def test_a_file_of_an_older_format_is_filled_again_from_the_log(path, caplog):
     table.close()
 
 
-def test_a_file_that_is_no_table_is_one_clear_error(path):
+def test_a_file_that_is_not_a_table_is_one_clear_error(path):
     path.write_bytes(b"this is not a database, and was never meant to be one" * 100)
 
     with pytest.raises(StorageError, match=r"revenue\.db.*remove the file"):
         SqliteTable(path)
 
 
-def test_a_row_deleted_and_begun_anew_in_one_batch_takes_the_place_of_a_greater_version(table, path):
+def test_a_row_deleted_and_inserted_again_in_one_batch_takes_the_place_of_a_greater_version(table, path):
     table.apply([change("DE", '{"total":10}', 0, version=10)], at(1))
 
     applied = table.apply([change("DE", None, 1), change("DE", '{"total":3}', 2, version=3)], at(3))
