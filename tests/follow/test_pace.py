@@ -1,4 +1,4 @@
-"""Who follows a view's rows, and how far behind, without Spark: groups and offsets in a real log."""
+"""Who follows a view's rows, and with how much lag, without Spark: groups and offsets in a real log."""
 
 import os
 import subprocess

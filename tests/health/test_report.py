@@ -114,7 +114,7 @@ def test_a_process_that_hangs_is_one_line_for_each_part(processes, clock):
     ]
 
 
-def test_numbers_in_an_error_are_no_news():
+def test_other_numbers_in_an_error_are_not_news():
     def failing(error):
         return Report.of((PartStatus("sink", "s", State.FAILING, 0, error=error),))
 
@@ -207,13 +207,13 @@ def test_views_that_run_without_headwater_up_are_reported_too(tmp_path, clock):
     assert alone.report().is_ready
 
 
-def test_a_half_written_board_is_no_error(processes, tmp_path):
+def test_a_half_written_board_is_not_an_error(processes, tmp_path):
     (tmp_path / "run" / "pipeline.parts.json").write_bytes(b'{"process": "pipe')
     assert processes.states()["revenue"] == "starting"
 
 
 def test_a_line_is_printed_when_a_part_ends_is_restarted_and_recovers(processes, clock):
-    told = []
+    reported = []
 
     def becomes(**status):
         parts = processes.report().parts
@@ -238,9 +238,9 @@ def test_a_line_is_printed_when_a_part_ends_is_restarted_and_recovers(processes,
     ):
         clock.advance(4)
         after = becomes(**status)
-        told += news(before, after)
+        reported += news(before, after)
         before = after
-    assert told == [
+    assert reported == [
         "view revenue is failing: no room",
         "view revenue was started again",
         "view revenue was started again (2 times so far)",
@@ -251,6 +251,6 @@ def test_a_line_is_printed_when_a_part_ends_is_restarted_and_recovers(processes,
     ]
 
 
-def test_the_first_report_tells_only_of_parts_that_do_not_work(processes):
+def test_the_first_report_names_only_parts_that_do_not_work(processes):
     processes.say("pipeline", processes.part("view", "revenue"), processes.part("view", "visits", "stopped"))
     assert list(news(Report.of(()), processes.report())) == ["view visits has stopped: "]

@@ -1,4 +1,4 @@
-"""Token buckets, by a clock that stands until it is told to go on."""
+"""Token buckets, by a clock that a test moves."""
 
 import pytest
 

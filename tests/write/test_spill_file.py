@@ -41,7 +41,7 @@ def test_records_come_out_in_order_with_their_time_and_a_name_of_their_own(tmp_p
     assert len(names) == 3
 
 
-def test_the_next_one_of_the_folder_goes_on_where_the_last_one_stood(tmp_path):
+def test_the_next_writer_of_the_folder_continues_where_the_last_one_stopped(tmp_path):
     spill = filled(tmp_path, 10)
     names = [r.headers for r in spill.first(10)]
     spill.first(4)
