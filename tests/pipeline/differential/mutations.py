@@ -114,7 +114,7 @@ MUTATIONS = {
         "windows.sessions", "_merge_sessions", "session.first - before.last > gap_us", "session.first - before.last >= gap_us"
     ),
     "a session that became part of another stays": Mutation(
-        "windows.sessions", "Sessions.apply", "if each.first not in firsts)", "if False)"
+        "windows.sessions", "Sessions.apply", "if session.first not in firsts", "if False"
     ),
     "a session is forgotten a gap too early": Mutation(
         "windows.sessions", "Sessions._kept", "since = horizon - self.gap_us", "since = horizon"
