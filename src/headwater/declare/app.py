@@ -164,8 +164,8 @@ class App:
     def sink(self, source: Declared, target: "Target", *, name: str | None = None) -> Sink:
         """Keeps a store in sync with a stream, table or view: ``app.sink("revenue", hw.sink.Postgres(url))``.
 
-        ``name`` is the sink's name in commands, and its position is stored under it; the default is made of
-        the names of the source and of the kind of store.
+        ``name`` is the sink's name in commands, and its position is stored under it; the default consists
+        of the names of the source and of the kind of store.
         """
         source_name = source if isinstance(source, str) else source.name
         spec = Sink(name or f"{source_name}.{target.kind}", source_name, target)
