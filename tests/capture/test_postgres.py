@@ -253,7 +253,7 @@ def test_a_role_with_replication_and_select_is_enough(name, url, broker, postgre
 
 
 def test_what_a_role_lacks_is_said_with_the_statement_that_gives_it(name, url):
-    role = f"nobody_{name}"
+    role = f"reader_{name}"
     execute(
         url,
         "CREATE TABLE t (id int PRIMARY KEY)",
