@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headwater.capture import envelope
-from headwater.capture.envelope import UNAVAILABLE, EventContext
+from headwater.capture.envelope import UNAVAILABLE
 from headwater.capture.messages import Command, Notice
-from headwater.capture.source import Columns, Part, Partial, Record, Unsent
+from headwater.capture.source import Columns, EventContext, Part, Partial, Record, Unsent
 from headwater.errors import CaptureError, UnavailableError
 from simulation.actors import current_hub
 
