@@ -74,7 +74,7 @@ def test_every_command_that_a_hint_names_exists():
     assert not faults
 
 
-def test_nothing_that_is_said_to_a_user_names_make():
+def test_no_message_to_a_user_names_make():
     """Who has Headwater by pip has no Makefile."""
     known = commandlines.targets(doctext.ROOT / "Makefile")
     modules = [path for path in SOURCES if path.suffix == ".py"]

@@ -87,7 +87,7 @@ def test_a_table_without_a_key_has_records_without_one(shop):
     assert [r.key for r in records(shop.read(start))] == [None, None, None]
 
 
-def test_an_emptied_table_is_said_to_be_empty(shop):
+def test_an_emptied_table_is_reported_as_empty(shop):
     shop.run("CREATE TABLE t(id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     start = shop.position()
     shop.run("TRUNCATE TABLE t", f"TRUNCATE `{shop.name}`.`t` /* again */")
@@ -415,7 +415,7 @@ def test_a_wrong_declaration_is_refused_at_once():
             MariaDBSource("lab", *arguments)
 
 
-def test_a_wrong_password_is_said_to_be_wrong(mariadb):
+def test_a_wrong_password_is_reported(mariadb):
     with pytest.raises(CaptureError, match="password is refused"):
         next(MariaDBSource("lab", f"mysql://capture:wrong@127.0.0.1:{mariadb.port}", ["a.b"]).read(None))
 

@@ -252,7 +252,7 @@ def test_a_role_with_replication_and_select_is_enough(name, url, broker, postgre
         wait_until(lambda: len(table(events(broker.bootstrap, name), f"{name}.public.t")) == 2)
 
 
-def test_what_a_role_lacks_is_said_with_the_statement_that_gives_it(name, url):
+def test_a_missing_right_is_reported_with_the_statement_that_grants_it(name, url):
     role = f"reader_{name}"
     execute(
         url,

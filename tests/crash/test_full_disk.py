@@ -136,7 +136,7 @@ def test_a_transaction_that_found_no_room_is_whole_or_not_there_at_all(server, d
     assert len(found) == len(sender.kept) + 40
 
 
-def test_a_read_only_data_folder_is_said_in_one_line(server, disk):
+def test_a_read_only_data_folder_is_reported_in_one_line(server, disk):
     sender = fill(server, disk)
     disk.empty()
     assert server.end() == 0

@@ -146,7 +146,7 @@ def rewrite(folder, process, **values):
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(board, **values)))
 
 
-def test_what_a_dead_process_has_said_is_not_believed_once_its_successor_runs(processes, tmp_path):
+def test_the_report_of_a_dead_process_is_not_used_once_its_successor_runs(processes, tmp_path):
     rewrite(tmp_path, "pipeline", pid=dead())
     assert (processes.states()["revenue"], processes.states()["visits"]) == ("starting", "starting")
 
@@ -181,7 +181,7 @@ def test_the_console_is_the_console_also_if_a_view_has_its_name():
     assert report.part("view console").parts == (view,)
 
 
-def test_what_a_new_process_has_not_said_yet_is_starting(processes, clock):
+def test_a_part_without_a_report_of_its_new_process_is_starting(processes, clock):
     processes.files["pipeline"].remove()
     clock.advance(1)
     assert processes.states()["revenue"] == "starting"

@@ -153,7 +153,7 @@ def test_an_offset_is_not_acknowledged_when_the_sync_failed():
     asyncio.run(scenario())
 
 
-def test_a_partition_that_a_full_disk_did_not_add_is_not_said_to_be_added_when_it_is_asked_again():
+def test_a_partition_that_a_full_disk_did_not_add_is_not_acknowledged_when_it_is_asked_again():
     async def scenario() -> None:
         disk = MemoryDisk()
         broker = Broker(Path("/memory"), disk=disk)

@@ -330,7 +330,7 @@ class Slow(Flaky):
         super().apply(batch)
 
 
-def test_a_store_that_answers_late_is_said_to_be_away_too(log, start, tmp_path, rows, caplog):
+def test_a_store_that_answers_late_counts_as_away_too(log, start, tmp_path, rows, caplog):
     topic = log.create(partitions=1)
     clock = SettableClock()
     put(log, topic, {"a": 1})

@@ -106,7 +106,7 @@ def test_templates_name_columns_and_nothing_else():
             Mail("host", to="a@example.com", sender="b@example.com", body=wrong)
 
 
-def test_what_cannot_be_mailed_is_said_before_anything_starts(bootstrap):
+def test_what_cannot_be_mailed_is_refused_before_anything_starts(bootstrap):
     usual = {"to": "a@example.com", "sender": "b@example.com"}
     with pytest.raises(UsageError, match=r"unknown column; got prize; expected at, id"):
         Mail("host", **usual, body="{prize}").check(effect_feed(bootstrap))

@@ -292,7 +292,7 @@ def test_rows_are_found_by_words_and_columns_are_added(place):
         place.target.open(SinkFeed("orders.store", "orders", ("id",), COLUMNS | {"total": "STRING"}))
 
 
-def test_a_server_that_is_away_is_said_without_its_password():
+def test_a_server_that_is_away_is_reported_without_its_password():
     secret = uuid.uuid4().hex
     target = OpenSearch(f"http://me:{secret}@127.0.0.1:1")
 

@@ -295,7 +295,7 @@ def test_a_sink_whose_state_a_row_had_replaced_is_filled_from_the_start(redis_se
     place.client.close()
 
 
-def test_what_cannot_be_is_said_before_anything_starts(place):
+def test_a_wrong_declaration_is_refused_before_anything_starts(place):
     with pytest.raises(UsageError, match="give the view a key"):
         place.target.check(SinkFeed("s", "clicks", (), COLUMNS, append=True))
     with pytest.raises(UsageError, match="not an address of Redis"):
@@ -304,7 +304,7 @@ def test_what_cannot_be_is_said_before_anything_starts(place):
         Redis("redis://localhost", form="xml")
 
 
-def test_a_server_that_is_away_is_said_without_its_password():
+def test_a_server_that_is_away_is_reported_without_its_password():
     secret = uuid.uuid4().hex
     target = Redis(f"redis://me:{secret}@127.0.0.1:1/0")
 

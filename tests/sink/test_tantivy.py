@@ -224,7 +224,7 @@ def test_a_folder_that_another_process_holds_is_reported_with_that_process(place
     assert place.rows(feed())["a"]["total"] == 1
 
 
-def test_what_cannot_be_is_said_before_anything_starts(tmp_path):
+def test_a_wrong_declaration_is_refused_before_anything_starts(tmp_path):
     with pytest.raises(UsageError, match="no such column to cut into words; got subject"):
         Tantivy(tmp_path, text=["subject"]).check(articles())
     with pytest.raises(UsageError, match="is not text"):

@@ -324,7 +324,7 @@ def test_a_row_whose_version_is_smaller_is_passed_over_and_of_equal_ones_the_lat
     assert dict(store.claim([0])) == {0: 44}
 
 
-def test_what_cannot_be_is_said_before_anything_starts(tmp_path):
+def test_a_wrong_declaration_is_refused_before_anything_starts(tmp_path):
     with pytest.raises(UsageError, match="no such column to partition by; got land"):
         Delta(tmp_path, partition_by=["land"]).check(feed())
     Delta(tmp_path).open(feed())

@@ -155,7 +155,7 @@ def test_many_requests_that_wait_hold_up_no_others_and_share_one_connection(cons
         assert body["rows"][0]["revenue"] >= n % 5 + 1
 
 
-def test_a_console_that_stops_lets_those_who_wait_go(console, revenue, orders, driver):
+def test_a_console_that_stops_answers_those_who_wait(console, revenue, orders, driver):
     driver.publish({orders: {0: 1}})
     waiting = Asking(console, f"/views/{revenue}?at_least=0~{orders}:0=2&wait=60")
     wait_until(lambda: console.reach._wakes, 20, "a request that waits")

@@ -184,7 +184,7 @@ def test_a_record_that_cannot_be_named_is_not_shed_but_fails(own_broker):
         assert writer.counts().failed == 7
 
 
-def test_what_is_wrong_with_the_declaration_is_said(bootstrap, topic, tmp_path):
+def test_a_wrong_declaration_is_refused(bootstrap, topic, tmp_path):
     with pytest.raises(hw.UsageError, match="full is wrong; got 'drop'; expected 'block', 'spill' or 'shed'"):
         hw.Writer(bootstrap, full="drop")
     with pytest.raises(hw.UsageError, match="needs a name"):

@@ -96,21 +96,21 @@ def _supervised(up: Board, by_name: Mapping[str, Board], now_ms: int) -> Iterato
 
 
 def _member(
-    process: PartStatus, board: Board | None, known: PartStatus | None, key: tuple[str, str], now_ms: int
+    process: PartStatus, board: Board | None, member: PartStatus | None, key: tuple[str, str], now_ms: int
 ) -> PartStatus:
     """One part of a process: as it says itself, if the process works and has said something."""
     kind, name = key
     started = PartStatus(kind, name, State.STARTING, process.since_ms)
-    if known is not None:
-        lags = {"lag_records": known.lag_records, "lag_ms": known.lag_ms, "work": known.work}
+    if member is not None:
+        lags = {"lag_records": member.lag_records, "lag_ms": member.lag_ms, "work": member.work}
         started = msgspec.structs.replace(started, **lags)
     if process.state is not State.RUNNING:
-        if known is not None and known.state is State.STOPPED:
-            return known
+        if member is not None and member.state is State.STOPPED:
+            return member
         lags = {"lag_records": started.lag_records, "lag_ms": started.lag_ms}
         return msgspec.structs.replace(process, kind=kind, name=name, **lags)
-    if board is not None and known is not None and board.is_fresh(now_ms):
-        return known
+    if board is not None and member is not None and board.is_fresh(now_ms):
+        return member
     said_ms = board.written_ms if board is not None and board.is_alive else process.since_ms
     if abs(now_ms - said_ms) <= STALE_MS:
         return started

@@ -63,7 +63,7 @@ def test_requests_of_users_are_served_while_strangers_trickle():
     serving(steps, LIMIT_BYTES, USERS)
 
 
-def test_a_stranger_who_does_not_say_who_it_is_in_time_is_closed(monkeypatch):
+def test_a_connection_that_does_not_authenticate_in_time_is_closed(monkeypatch):
     monkeypatch.setattr(unauthenticated, "AUTHENTICATION_S", 0.3)
 
     async def steps(server, clients: Clients) -> None:
@@ -87,7 +87,7 @@ def test_a_stranger_who_does_not_say_who_it_is_in_time_is_closed(monkeypatch):
     serving(steps, LIMIT_BYTES, USERS)
 
 
-def test_a_stranger_who_does_not_take_its_answers_is_closed():
+def test_an_unauthenticated_connection_that_does_not_read_its_answers_is_closed():
     async def steps(server, clients: Clients) -> None:
         reader, writer = await clients.connect(server)
         for _ in range(40):

@@ -38,7 +38,7 @@ def test_a_clock_over_a_table_is_refused_since_no_record_comes_when_it_strikes(s
         planned(spark, shop, make, key)
 
 
-def test_a_text_that_looks_like_a_clock_is_none(spark, shop):
+def test_a_text_that_looks_like_a_clock_is_not_a_clock(spark, shop):
     planned(spark, shop, "SELECT id, 'current_date' AS now FROM users WHERE name <> 'now()'", "id")
 
 
@@ -66,7 +66,7 @@ def test_a_key_that_comes_from_an_aggregate_is_refused_since_its_old_row_would_s
         planned(spark, shop, make, key)
 
 
-def test_a_key_of_what_is_grouped_by_is_taken_whatever_is_made_of_it(spark, shop):
+def test_a_key_of_grouped_columns_is_accepted_in_any_expression(spark, shop):
     planned(spark, shop, "SELECT upper(item) AS item, count(*) AS n FROM orders GROUP BY item", "item")
     planned(
         spark,

@@ -139,7 +139,7 @@ def test_a_left_join_shows_nulls_and_then_the_match():
         t.check("first")
 
 
-def test_what_cannot_be_matched_is_said_in_one_line(spark):
+def test_what_cannot_be_matched_is_refused_in_one_line(spark):
     left = spark.createDataFrame([(1, "a", BEGIN)], "id int, name string, at timestamp")
     right = spark.createDataFrame([(1, "a", BEGIN)], "id int, name string, seen timestamp")
     on = {"on": "id", "time": ("at", "seen")}

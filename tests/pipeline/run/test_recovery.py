@@ -111,7 +111,7 @@ def test_a_backup_from_before_the_last_result_is_refused_and_a_new_one_replaces_
     assert [path.name for path in (tmp_path / "saved" / name / new.run).iterdir()] == [str(new.batch)]
 
 
-def test_what_cannot_be_backed_up_or_restored_is_said(shop, view, tmp_path):
+def test_what_cannot_be_backed_up_or_restored_is_refused(shop, view, tmp_path):
     _, name = view
     url = str(tmp_path / "saved")
     with pytest.raises(UsageError, match="already has the checkpoint"):

@@ -291,7 +291,7 @@ def test_a_driver_that_runs_all_the_same_is_fenced(shop):
 
 
 @pytest.mark.spark
-def test_what_cannot_be_scaled_is_said(shop):
+def test_what_cannot_be_scaled_is_refused(shop):
     with pytest.raises(UsageError, match="there is no view 'unknown' with results"):
         scale(shop.settings, "unknown", 3)
     with pytest.raises(UsageError, match="number of shards is out of range; got 0"):

@@ -97,7 +97,7 @@ def test_a_join_of_streams_continues_after_a_restart(shop):
     assert shop.table(both) == rows(app, shop.settings)[both]
 
 
-def test_what_cannot_be_joined_or_grouped_is_said(spark):
+def test_what_cannot_be_joined_or_grouped_is_refused(spark):
     one = spark.createDataFrame([Row(k=1, a=1, b=[1])])
     two = spark.createDataFrame([Row(k=1, a=2)])
     for wrong, message in (

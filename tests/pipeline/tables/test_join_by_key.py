@@ -198,7 +198,7 @@ def test_a_row_that_moves_and_comes_back_in_one_batch_has_not_moved():
     ]
 
 
-def test_a_tombstone_for_a_key_never_seen_and_a_row_said_again_change_nothing():
+def test_a_tombstone_for_an_unknown_key_and_an_unchanged_row_change_nothing():
     stage = Stage("full")
     assert out(stage, (0, ("1", "a", "x"), False), (1, ("1", ("a", 1)), False)) == []
     assert (stage.routes, stage.state) == ({}, {})

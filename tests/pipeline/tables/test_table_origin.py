@@ -152,7 +152,7 @@ def test_a_table_that_is_joined_on_its_key_has_one_row_for_each(spark, step, sin
     ],
     ids=["python", "explode"],
 )
-def test_whatever_is_more_than_that_comes_as_rows(spark, step):
+def test_any_other_operation_makes_the_table_come_as_rows(spark, step):
     app = shop()
 
     @app.view(key="order_id")

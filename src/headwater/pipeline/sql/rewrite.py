@@ -326,13 +326,13 @@ class _Query:
         return AggregateCall(name, argument)
 
     def _select_of_groups(
-        self, groups: DataFrame, columns: Sequence[Any], known: Sequence[tuple[Any, str]]
+        self, groups: DataFrame, columns: Sequence[Any], named_groupings: Sequence[tuple[Any, str]]
     ) -> DataFrame:
         """The select on groups, in which the ``known`` expressions have become columns."""
         by_name = {column.name(): column for column in output(catalyst.plan(groups))}
 
         def replaced(expression: Any) -> Any:
-            for part, name in known:
+            for part, name in named_groupings:
                 if expression.semanticEquals(part):
                     return by_name[name]
             children = [replaced(child) for child in catalyst.items(expression.children())]

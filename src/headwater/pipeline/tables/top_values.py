@@ -139,8 +139,10 @@ def _changed_values(
     return changed, data, group[changed.row]
 
 
-def _unchanged_values(groups: Groups, state: State, letter: bytes, limits: Numbers, known: Any) -> Candidates:
-    """The first values of each group in the state, but for those in ``known``, which the batch changes."""
+def _unchanged_values(
+    groups: Groups, state: State, letter: bytes, limits: Numbers, stored: Any
+) -> Candidates:
+    """The first values of each group in the state, without those in ``stored``, which the batch changes."""
     end = bytes([letter[0] + 1])
     stretches = state.stretches(
         [
@@ -152,7 +154,7 @@ def _unchanged_values(groups: Groups, state: State, letter: bytes, limits: Numbe
         (number, entry, weighted_entries.opened(value))
         for number, stretch in enumerate(stretches)
         for entry, value in stretch
-        if entry not in known
+        if entry not in stored
     ]
     weights = np.array([held.weight for _, _, held in unchanged], np.int64)
     return Candidates(
