@@ -284,16 +284,16 @@ class Shown:
                         f"{self.view.name}: state file {operator}/{name} of batch {result.batch} is gone"
                     )
 
-    def check_wait(self, position: Position, reached: Position) -> None:
+    def check_wait(self, position: Position, answer: Position) -> None:
         """The answer to who has waited: the outputs of a result that has read so far."""
         found = [
             result
             for result in self.results.values()
             if not result.shadow and Position(result.inputs).covers(position)
         ]
-        if not any(reached.of(self.view.name) == result.outputs for result in found):
+        if not any(answer.of(self.view.name) == result.outputs for result in found):
             raise Wrong(
-                f"{self.view.name}: who waits for {position} reads up to {reached}, which no result says"
+                f"{self.view.name}: who waits for {position} reads up to {answer}, which no result says"
             )
 
     def complete_rows(self) -> bool:

@@ -102,7 +102,7 @@ def test_a_filter_misses_nothing_and_is_wrong_as_often_as_it_says(made):
     row = minutes[0]
     found = merge.begin(bytes(row.bloom.sketch))
     assert all(merge.has(found, user(n)) for n in range(ROWS // MINUTES))
-    wrong = sum(merge.has(found, f"stranger-{n}") for n in range(5_000)) / 5_000
+    wrong = sum(merge.has(found, f"nobody-{n}") for n in range(5_000)) / 5_000
     assert 0.005 < row.bloom.error <= 0.011
     assert row.bloom.error / 2 < wrong < row.bloom.error * 2
     assert (found.estimate(None), found.error) == (row.bloom.estimate, pytest.approx(row.bloom.error))
@@ -240,7 +240,7 @@ def look(console) -> None:
         assert set(found["estimate"]) == names
         assert found["estimate"]["p50"] == pytest.approx(29.5, abs=60 * 3 * found["error"])
         assert rows(f"{view}?merge=pages")[0]["estimate"][0] == {"item": "p0", "count": 300}
-    assert [rows(f"minutes?merge=seen&has={name}")[0]["has"] for name in ("u1", "u69", "stranger")] == [
+    assert [rows(f"minutes?merge=seen&has={name}")[0]["has"] for name in ("u1", "u69", "nobody")] == [
         True,
         True,
         False,
