@@ -34,6 +34,7 @@ VERSIONS = {
     "ShareFetch": 2,
     "ShareAcknowledge": 2,
     "DescribeShareGroupOffsets": 1,
+    "AlterShareGroupOffsets": 0,
 }
 """Versions of Apache Kafka 2.8, and of all brokers since; those of share groups are of Apache Kafka 4.2.
 
