@@ -91,7 +91,7 @@ DELTA_SINK: Final = Format("Delta sink", 1, "give the sink another path")
 PARQUET_SINK: Final = Format("Parquet sink", 1, "give the sink another path")
 KAFKA_SINK: Final = Format("Kafka sink", 1, "give the sink another name and topic")
 JOURNAL: Final = Format("effect journal", 1, "give the sink another name")
-SPILL: Final = Format("spill", 1, "give the writer another spill folder")
+SPILL: Final = Format("spill", 2, "give the writer another spill folder")
 
 FORMATS: Final = {
     kind.name: kind

@@ -19,8 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from headwater.errors import ErrorCode, RequestError
-from headwater.queue.acknowledgement import AckBatch, AckType, check_held
+from headwater.queue.acknowledgement import AckBatch, AckType, check_held, check_pledge
 from headwater.queue.acquisition import Acquired, Acquisition, acquired
 from headwater.queue.ranges import Ranges
 from headwater.queue.run import DeliveryState, Run
@@ -234,13 +233,10 @@ class SharePartition:
     def pledge(self, member: str, batches: Sequence[AckBatch], config: ShareConfig, holder: str) -> list[Run]:
         """Gives what a member settles to a transaction, which holds it until its end. Returns what it is."""
         for batch in batches:
-            check_held(self._runs, member, batch, config)
-            if not set(batch.types) <= {AckType.ACCEPT, AckType.REJECT}:
-                what = f"a transaction accepts and rejects, got types {sorted(set(batch.types))}"
-                raise RequestError(ErrorCode.INVALID_REQUEST, what)
+            check_pledge(self._runs, member, batch, config)
         pledged: list[Run] = []
         for batch in batches:
-            pledged += self._pledge(max(batch.first, self.start), batch.last, holder)
+            pledged += self._pledge(batch.first, batch.last, holder)
         return pledged
 
     def conclude(self, holder: str, config: ShareConfig, *, commit: bool) -> bool:

@@ -1,11 +1,14 @@
 """Work: what a handler knows about its message besides the message, and what it writes."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
+from headwater.clock import Clock, SystemClock
 from headwater.declare.spec import Stream
 from headwater.errors import UsageError
 from headwater.record import Record
+from headwater.write.delivery_headers import delivery_headers
 from headwater.write.encoding import Key, Value, target_of, value_bytes
 
 __all__ = ["Headers", "Work", "Written"]
@@ -36,6 +39,7 @@ class Work:
         *,
         attempt: int = 1,
         attempts: int = 1,
+        clock: Clock | None = None,
     ) -> None:
         record = record or Record(None, None, offset=0)
         self.topic = topic
@@ -51,6 +55,7 @@ class Work:
         self.attempts = attempts
         """How many there are before the message becomes a dead letter."""
         self.written: list[Written] = []
+        self._clock = clock or SystemClock()
         self._is_over = False
 
     @property
@@ -59,17 +64,31 @@ class Work:
         return f"{self.topic}-{self.partition}-{self.offset}"
 
     def write(
-        self, to: Stream | str, value: Value, *, key: Key = None, headers: Headers | None = None
+        self,
+        to: Stream | str,
+        value: Value,
+        *,
+        key: Key = None,
+        headers: Headers | None = None,
+        delay: str = "",
+        at: datetime | None = None,
+        priority: int | None = None,
+        expires: str | datetime | None = None,
+        id: str = "",  # noqa: A002 (the word users expect)
     ) -> None:
         """Writes an event to a stream, or bytes to a topic, when the message is acknowledged.
 
         On the embedded log both happen in one transaction, so the record is there exactly once. An event of a
-        stream has the key that the stream declares, unless ``key`` is given.
+        stream has the key that the stream declares, unless ``key`` is given. For queues: ``delay`` (``"10
+        minutes"``) and ``at`` say when the record is delivered, ``expires`` until when, ``priority`` 9 to 0
+        what goes first, ``id`` which records are duplicates.
         """
-        if self._is_over:
-            raise UsageError(f"the handler of message {self.id} has ended, and cannot write any more")
+        self._check_open()
         topic, key_of = target_of(to, key)
         encoded_headers = tuple((name, _bytes(text)) for name, text in (headers or {}).items())
+        encoded_headers += delivery_headers(
+            self._clock.now_ms(), delay=delay, at=at, priority=priority, expires=expires, id=id
+        )
         try:
             record = Record(_bytes(key_of(value)), value_bytes(value, to), encoded_headers)
         except (TypeError, AttributeError) as error:
@@ -81,6 +100,10 @@ class Work:
                 expected="an event, bytes or None",
             )
         self.written.append(Written(topic, record, to if isinstance(to, Stream) else None))
+
+    def _check_open(self) -> None:
+        if self._is_over:
+            raise UsageError(f"the handler of message {self.id} has ended, and cannot write any more")
 
     def end(self) -> list[Written]:
         """What was written; nothing more can be. Called by the worker."""

@@ -104,10 +104,10 @@ class BulkProducer:
         self._send(limit, all_of_them=False)
 
     def send_records(self, topic: str, records: Sequence[Record]) -> None:
-        """Takes over records with headers, one by one; their timestamps are not sent."""
-        limit = self._limit()
+        """Takes over records with headers, one by one; those without a timestamp get the time."""
+        limit, at_ms = self._limit(), self._clock.now_ms()
         count = self._partitions(topic, limit)
-        for number, packed_batches in pack_records(records, count, self._random.randrange(count)):
+        for number, packed_batches in pack_records(records, count, self._random.randrange(count), at_ms):
             self._enqueue((topic, number), packed_batches)
         self._send(limit, all_of_them=False)
 
