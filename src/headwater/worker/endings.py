@@ -16,6 +16,7 @@ from headwater.worker.counts import WorkCounts
 from headwater.worker.letter import SUFFIX, letter
 from headwater.worker.outcome import Bury, GiveBack, Verdict
 from headwater.worker.outputs import Finale, Outputs, Result
+from headwater.worker.parked import parked_key
 from headwater.worker.work import Written
 from headwater.worker.work_list import Task, WorkList
 
@@ -85,20 +86,24 @@ class Endings:
             self._put(result.finale)
 
     def _release(self, task: Task, verdict: GiveBack) -> None:
-        self._counts.retried += 1
-        logger.info(
-            "worker %s: attempt %d of message %s has failed, the next one is in %g s",
-            self._worker.name,
-            task.attempt,
-            task.id,
-            verdict.pause_ms / 1000,
-        )
+        if verdict.is_counted:
+            self._counts.retried += 1
+            logger.info(
+                "worker %s: attempt %d of message %s has failed, the next one is in %g s",
+                self._worker.name,
+                task.attempt,
+                task.id,
+                verdict.pause_ms / 1000,
+            )
         if not self._is_embedded and verdict.pause_ms:
             pause_s = min(verdict.pause_ms / 1000, self._worker.timeout_s)
             if self._work.pause(task, self._clock.monotonic() + pause_s):
                 return
         delay_ms = verdict.pause_ms if self._is_embedded else 0
-        self._consumer.acknowledge(task.place, Ack(task.record.offset, AckKind.RELEASE, delay_ms))
+        uncounted = self._is_embedded and not verdict.is_counted
+        self._consumer.acknowledge(
+            task.place, Ack(task.record.offset, AckKind.RELEASE, delay_ms, uncounted=uncounted)
+        )
         self._work.settle(task)
 
     def _bury(self, task: Task, verdict: Bury) -> None:
@@ -112,7 +117,13 @@ class Endings:
             "" if task.attempt == 1 else "s",
         )
         record = letter(task, self._worker.group, verdict, self._clock.now_ms())
-        self._put(Finale(task, [Written(topic, record)], verdict))
+        records = [Written(topic, record)]
+        if self._worker.park and not verdict.is_parked and task.record.key is not None:
+            records.append(parked_key(self._worker.group, task, self._clock.now_ms()))
+        reply = task.work.failed_reply(verdict.reason)
+        if reply is not None:
+            records.append(reply)
+        self._put(Finale(task, records, verdict))
 
     def _put(self, finale: Finale) -> None:
         self.open += 1

@@ -25,14 +25,18 @@ from headwater.declare.graph import Graph
 from headwater.declare.spec import Stream, Worker
 from headwater.declare.worker_checks import worker_topic
 from headwater.errors import MachineError, UsageError
+from headwater.record import Record
 from headwater.worker.call import Call, make_work
 from headwater.worker.counts import WorkCounts
 from headwater.worker.endings import Endings
 from headwater.worker.group import LOCK_S_MAX, set_up_group
-from headwater.worker.outcome import Outcome
+from headwater.worker.outcome import Bury, Outcome
 from headwater.worker.outputs import Outputs, PlainOutputs, Result, TransactionalOutputs
+from headwater.worker.parked import SUFFIX as PARKED_SUFFIX
+from headwater.worker.parked import Parking
 from headwater.worker.runners import Coroutines, Runner, Threads
 from headwater.worker.topics import Topics
+from headwater.worker.work import Written
 from headwater.worker.work_list import Task, WorkList
 
 __all__ = ["Loop"]
@@ -83,11 +87,17 @@ class Loop:
         self._call = Call(graph, worker)
         in_order = worker.order_by == "key"
         self._work = WorkList(
-            worker.concurrency, worker.timeout_s, worker.retry, random.random, in_order=in_order
+            worker.concurrency,
+            worker.timeout_s,
+            worker.retry,
+            random.random,
+            in_order=in_order,
+            with_checks=worker.park,
         )
         self._finished: deque[tuple[Task, Outcome]] = deque()
         self._results: deque[Result] = deque()
-        """Both are filled by other threads."""
+        self._checked: deque[tuple[Task, Bury | None]] = deque()
+        """All three are filled by other threads."""
         self._event_at = self._looked_at = -math.inf
         self._rests = False
         self.counts = WorkCounts()
@@ -137,6 +147,7 @@ class Loop:
             clock=self._clock,
             is_embedded=self._is_embedded,
         )
+        self._parking = self._make_parking(topics) if self.worker.park else None
         make_runner = Coroutines if self._call.is_async else Threads
         self._runner: Runner = make_runner(self.worker.name, self._call, self._finish)
         membership.start()
@@ -147,6 +158,8 @@ class Loop:
         finally:
             self.is_running = False
             self._runner.close()
+            if self._parking is not None:
+                self._parking.close()
             outputs.close()
             consumer.close(CLOSE_S)
             membership.stop()
@@ -162,6 +175,11 @@ class Loop:
             on_end=consumer.wake,
             clock=self._clock,
         )
+
+    def _make_parking(self, topics: Topics) -> Parking:
+        group = self.worker.group
+        topics.ensure([Written(f"{group}{PARKED_SUFFIX}", Record(None, None))])
+        return Parking(self._log, group, self._note_checked)
 
     def _check_topic(self, topics: Topics) -> None:
         client = Client(self._log)
@@ -189,6 +207,10 @@ class Loop:
         self._results.extend(results)
         self._wake()
 
+    def _note_checked(self, checked: list[tuple[Task, Bury | None]]) -> None:
+        self._checked.extend(checked)
+        self._wake()
+
     def _wake(self) -> None:
         if self._consumer is not None:
             self._consumer.wake()
@@ -196,8 +218,9 @@ class Loop:
     # ---- one step ----------------------------------------------------------------------------------------
 
     def _step(self, consumer: ShareConsumer, membership: Membership) -> None:
-        if membership.failure is not None:
-            raise membership.failure
+        failure = membership.failure or (self._parking.failure if self._parking else None)
+        if failure is not None:
+            raise failure
         self.is_running = membership.has_partitions
         now = self._clock.monotonic()
         self._collect(now)
@@ -230,6 +253,10 @@ class Loop:
                 self._endings.apply(task, verdict)
         while self._results:
             self._endings.conclude(self._results.popleft())
+        while self._checked:
+            task, parked = self._checked.popleft()
+            if self._work.admit(task, parked) and parked is not None:
+                self._endings.apply(task, parked)
 
     def _start(self, now: float) -> None:
         while (task := self._work.start(now)) is not None:
@@ -290,6 +317,8 @@ class Loop:
             now = self._event_at = self._clock.monotonic()
             for task, verdict in self._work.take(turn.deliveries, now, self._lock_s):
                 self._endings.apply(task, verdict)
+            if self._parking is not None:
+                self._parking.check(self._work.to_check())
 
     def _give_back(self, consumer: ShareConsumer) -> None:
         self._acknowledge_unbegun(consumer, self._work.give_back())

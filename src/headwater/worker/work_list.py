@@ -102,9 +102,14 @@ class WorkList:
         chance: Callable[[], float],
         *,
         in_order: bool = False,
+        with_checks: bool = False,
     ) -> None:
+        """``with_checks``: messages with a key wait for `admit` before they begin, after `to_check`."""
         self._concurrency = concurrency
         self._in_order = in_order
+        self._with_checks = with_checks
+        self._unchecked: set[Task] = set()
+        self._to_check: list[Task] = []
         self._timeout_s = timeout_s
         self._policy = policy
         self._chance = chance
@@ -146,7 +151,9 @@ class WorkList:
         if self._mean_s is not None:
             quick = self._concurrency * AHEAD_S / max(self._mean_s, 1e-6)
             ahead = 0 if self._mean_s > AHEAD_S else min(math.ceil(quick), AHEAD_MAX)
-        return max(0, self._concurrency + ahead - len(self._running) - len(self._waiting))
+        return max(
+            0, self._concurrency + ahead - len(self._running) - len(self._waiting) - len(self._unchecked)
+        )
 
     def take(self, deliveries: Iterable[Delivery], now: float, lock_s: float) -> list[tuple[Task, Verdict]]:
         """Takes messages over. Returns those that end without calling the handler, and how."""
@@ -167,9 +174,28 @@ class WorkList:
                 task.state = TaskState.ENDING
                 why = f"{count} deliveries ended without an outcome: the process died or hung"
                 ended.append((task, Bury(why)))
+            elif self._with_checks and task.order is not None:
+                self._unchecked.add(task)
+                self._to_check.append(task)
             else:
                 self._waiting.append(task)
         return ended
+
+    def to_check(self) -> list[Task]:
+        """Messages that were taken over since the last call, and may begin only after a check."""
+        tasks, self._to_check = self._to_check, []
+        return tasks
+
+    def admit(self, task: Task, verdict: Verdict | None) -> bool:
+        """After the check: it may begin, or ends with a verdict. Returns whether it is still held."""
+        if task not in self._unchecked:
+            return False
+        self._unchecked.remove(task)
+        if verdict is None:
+            self._waiting.append(task)
+        else:
+            task.state = TaskState.ENDING
+        return True
 
     def start(self, now: float) -> Task | None:
         """The next message whose handler is to be called now, if there is one."""
@@ -248,7 +274,8 @@ class WorkList:
 
     def give_back(self) -> list[Task]:
         """The messages whose handler was not called. They are no longer held, and to be released."""
-        tasks, self._waiting = list(self._waiting), deque()
+        tasks, self._waiting = [*self._waiting, *self._unchecked], deque()
+        self._unchecked.clear()
         for task in tasks:
             self.settle(task)
         return tasks
@@ -312,6 +339,7 @@ class WorkList:
 
     def _lose(self, task: Task) -> None:
         self._paused.pop(task, None)
+        self._unchecked.discard(task)
         key = task.place, task.record.offset
         if self._held.get(key) is task:  # it may have been delivered to us again
             del self._held[key]

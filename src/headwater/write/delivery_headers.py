@@ -6,10 +6,12 @@ from headwater.declare.duration import pause_ms
 from headwater.errors import UsageError
 from headwater.queue_headers import DUE_HEADER, EXPIRES_HEADER, ID_HEADER, PRIORITY_HEADER
 
-__all__ = ["PRIORITIES", "RecordHeaders", "delivery_headers"]
+__all__ = ["RecordHeaders", "delivery_headers", "wait_ms"]
 
 PRIORITIES = range(10)
 DELAY_MS_MAX = 100 * 366 * 86_400_000
+WAIT_MS_MAX = 366 * 86_400_000
+"""The log's own limit of the delay of a release."""
 ID_CHARACTERS_MAX = 200
 
 RecordHeaders = tuple[tuple[str, bytes | None], ...]
@@ -57,6 +59,18 @@ def delivery_headers(
             )
         headers[ID_HEADER] = id
     return tuple((name, str(value).encode()) for name, value in headers.items())
+
+
+def wait_ms(now_ms: int, *, delay: str = "", until: datetime | None = None) -> int:
+    """How long it is until then, at most a year. UsageError names what is wrong."""
+    if bool(delay) == (until is not None):
+        raise UsageError("a message is deferred by delay= or until=", expected="one of them")
+    length_ms = max(0, _time(until, "until") - now_ms) if until is not None else _pause(delay, "delay")
+    if length_ms > WAIT_MS_MAX:
+        raise UsageError(
+            "a message is deferred for too long", got=delay or str(until), expected="at most a year"
+        )
+    return length_ms
 
 
 def _priority(priority: object) -> int:

@@ -8,7 +8,7 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -183,6 +183,7 @@ class Writer:
         at: datetime | None = None,
         expires: str | datetime | None = None,
         id: str | Callable[[Any], str] = "",  # noqa: A002 (the word users expect)
+        headers: Mapping[str, str | bytes | None] | None = None,
     ) -> Position:
         """Sends events to a stream or a topic.
 
@@ -197,6 +198,9 @@ class Writer:
         """
         topic, key_of = target_of(to, key)
         values = [events] if isinstance(events, Event | bytes) else events
+        own = tuple(
+            (name, text.encode() if isinstance(text, str) else text) for name, text in (headers or {}).items()
+        )
         headers_of = partial(delivery_headers, self._clock.now_ms(), delay=delay, at=at, expires=expires)
         if callable(priority) or callable(id):
             headers_of()  # raises before anything is sent
@@ -208,17 +212,17 @@ class Writer:
                     key_of(event),
                     value_bytes(event, to),
                     rank_of(event) or 0,
-                    headers=headers_of(priority=rank_of(event), id=id_of(event)),
+                    headers=own + headers_of(priority=rank_of(event), id=id_of(event)),
                 )
                 for event in values
             )
             return self._put(topic, records)
-        headers = headers_of(priority=priority, id=id)
+        own += headers_of(priority=priority, id=id)
         rank = priority or 0
         return self._put(
             topic,
             (
-                ProducerRecord(topic, key_of(event), value_bytes(event, to), rank, headers=headers)
+                ProducerRecord(topic, key_of(event), value_bytes(event, to), rank, headers=own)
                 for event in values
             ),
         )
