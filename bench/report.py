@@ -27,6 +27,7 @@ TITLES = {
     "commits-log": ("The log beside an earlier commit", "make bench-commits PROBES=log"),
     "commits-stage": ("The batch protocol beside an earlier commit", "make bench-commits PROBES=stage"),
     "commits-capture": ("Capture beside an earlier commit", "make bench-commits PROBES=capture"),
+    "queue": ("Queues beside RabbitMQ and Apache Kafka", "make bench-queue"),
     "recovery": ("Recovery of a view's state", "make bench-recovery"),
 }
 NOTES = {
@@ -37,6 +38,13 @@ NOTES = {
             "everything restarted. The run passes only if every view, table and store equals what the generator counted by itself."
         ),
         "Each figure compares the last third with the middle third; the goal allows a tenth more (starts: a quarter) and a small constant.",
+    ],
+    "queue": [
+        (
+            "Messages of 1 KB are published, processed by sixteen workers whose handler is empty, and acknowledged one by one. RabbitMQ has a durable queue, persistent "
+            "messages, publisher confirms and prefetch 250; Python is the faster of pika and aio-pika beside a worker of ours. A share group has sixteen of Kafka's Java "
+            "consumers, on Apache Kafka and on the embedded log alike. Times from publishing to the handler are those at half of RabbitMQ's rate."
+        ),
     ],
     "nexmark": [
         (

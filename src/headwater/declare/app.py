@@ -193,7 +193,7 @@ class App:
 
         ``topic=`` names any other topic. A message is handled until the function returns; when it raises, it
         is tried again. The function takes the message, and if it has a second parameter an `hw.Work`. The
-        options are those of `WorkerOptions`: ``group``, ``concurrency``, ``order_by``, ``timeout``,
+        options are those of `WorkerOptions`: ``group``, ``concurrency``, ``order_by``, ``park``, ``timeout``,
         ``retry``. It can be called like before, in tests.
         """
         if callable(source) and not isinstance(source, View):
