@@ -147,7 +147,7 @@ def init(
 
     app, test = write(folder)
     typer.echo(f"wrote {app} and {test}; next:")
-    for line in (f"headwater graph {app}", f"pytest {test}", f"headwater up {app}"):
+    for line in (f"headwater graph {app}", f"pip install pytest && pytest {test}", f"headwater up {app}"):
         typer.echo(f"  {line}")
 
 
