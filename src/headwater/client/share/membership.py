@@ -16,8 +16,8 @@ from contextlib import suppress
 
 from headwater.access import Log
 from headwater.client.bulk.connection import compose
+from headwater.client.bulk.routes import Routes, refusal
 from headwater.client.share.consumer import Assignment
-from headwater.client.share.routes import Routes, refusal
 from headwater.clock import Clock, SystemClock
 from headwater.errors import ErrorCode, HeadwaterError, MachineError, RequestError, one_line
 from headwater.protocol.kafka.codec import Message
