@@ -188,7 +188,7 @@ class Loop:
     def _step(self, consumer: ShareConsumer, membership: Membership) -> None:
         if membership.failure is not None:
             raise membership.failure
-        self.is_running = membership.has_partitions
+        self.is_running = membership.is_member
         now = self._clock.monotonic()
         self._collect(consumer, now)
         self._look(consumer, now)
