@@ -293,7 +293,7 @@ def expected(traffic: Traffic) -> dict[str, list[Row]]:
 
 def rows(up: UpProcess, view: str) -> list[Row]:
     """The rows over HTTP, without what Headwater adds."""
-    status, answer = up.get(f"/views/{view}?limit=10000")
+    status, answer = up.get(f"/views/{view}?limit=100000")
     return answer["rows"] if status == 200 else []
 
 

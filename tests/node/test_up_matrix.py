@@ -327,6 +327,13 @@ def test_the_command_says_all_that_the_cells_have_left(world):
             assert re.search(f"{re.escape(cell.part)} +stopped", shown.stdout), shown.stdout
 
 
+def test_logs_survive_what_has_happened(world):
+    """Each process has one log, with a line for each of its starts."""
+    for process in ("broker", "console", "sinks", "workers", "capture-db", "pipeline"):
+        text = (world.up.data / "logs" / f"{process}.log").read_text()
+        assert len(re.findall(f"^---- {process} starts, ", text, re.MULTILINE)) >= 2, process
+
+
 def test_a_new_version_starts_all_but_the_changed_view_and_its_line_works_as_it_is_printed(world):
     """And a view that another driver has fenced starts with ``headwater up``."""
     up = world.up
