@@ -98,6 +98,9 @@ KINDS = {
     "fair": Kind(
         "pipeline/run/test_fairness.py", "minutes of twelve views", 1, (0, 1), "FAIR_SEED", "FAIR_ROUNDS"
     ),
+    "twelve": Kind(
+        "crash/test_twelve_views.py", "parts with three kills", 8, (0, 4), "TWELVE_SEED", "TWELVE_PARTS"
+    ),
     "skew": Kind(
         "pipeline/tables/test_skew.py", "rows of a key", 1_000_000, (0, 0), "SKEW_SEED", "SKEW_ROWS"
     ),

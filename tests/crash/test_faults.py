@@ -51,6 +51,7 @@ def test_a_whole_run_is_what_was_promised():
         "sql": 2_004,
         "versions": 1000,
         "fair": 2,
+        "twelve": 40,
         "skew": 1_000_000,
         "capture": 100,
         "capture-mariadb": 100,

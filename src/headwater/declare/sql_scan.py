@@ -12,7 +12,7 @@ A table may be read as of the time of an event:
 
 import re
 from collections.abc import Collection, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from headwater.errors import UsageError
@@ -145,11 +145,7 @@ def tables(query: str, operators: Collection[str] = ()) -> list[str]:
     text, calls = expanded(query, operators)
     streams = {call.name: call.streams for call in calls}
     tokens = list(_tokens(text))
-    common_tables = {
-        name.lower()
-        for (name, _), (word, _), (mark, _) in _triples(tokens)
-        if word.lower() == "as" and mark == "("
-    }
+    common_tables = set(_common_tables(tokens))
     sources = [streams.get(name, (name,)) for name in _sources(tokens) if name.lower() not in common_tables]
     return list(dict.fromkeys(chain.from_iterable(sources)))
 
@@ -163,8 +159,17 @@ def _tokens(query: str) -> Iterator[tuple[str, bool]]:
             yield match["word"] or match["mark"], False
 
 
-def _triples(tokens: list[tuple[str, bool]]) -> Iterator[tuple[tuple[str, bool], ...]]:
-    return zip(tokens, tokens[1:], tokens[2:], strict=False)
+def _common_tables(tokens: list[tuple[str, bool]]) -> Iterator[str]:
+    """The names before ``AS (``, also those with a list of columns: ``big (id, total) AS (``."""
+    for index, ((word, quoted), (mark, _)) in enumerate(pairwise(tokens)):
+        if quoted or word.lower() != "as" or mark != "(" or not index:
+            continue
+        name = index - 1
+        if tokens[name] == (")", False):
+            while name and tokens[name] != ("(", False):
+                name -= 1
+            name -= 1
+        yield tokens[name][0].lower()
 
 
 def _sources(tokens: list[tuple[str, bool]]) -> Iterator[str]:

@@ -4,6 +4,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import headwater as hw
+from headwater.declare.query.sql_functions import SQL_FUNCTIONS
 from headwater.pipeline.build import prepare
 from pipeline.differential.values import Click, User
 
@@ -91,7 +92,7 @@ def first(rows):
 
 
 def no_column(orders):
-    return orders.select("id", F.upper("nosuch"))
+    return orders.select("id", F.concat("nosuch"))
 
 
 def no_key(orders):
@@ -123,9 +124,9 @@ PLANNED = {
         no_key,
         r"^view 'v': KeyError: 'id'; got test_refused_queries\.py, line \d+, in no_key: return orders\.select\(\{\}",
     ),
-    "a function that SQL has not": (
-        "SELECT id,\n  nosuch(item) AS x FROM orders",
-        r"got 'nosuch\(item\) AS x FROM orders' at line 2, column 3 of the query$",
+    "a function with too many arguments": (
+        "SELECT id,\n  upper(item, item) AS x FROM orders",
+        r"got 'upper\(item, item\) AS x FROM orders' at line 2, column 3 of the query$",
     ),
     "a mistake of grammar": (
         "SELECT id FRM orders JOIN orders USING (id)",
@@ -144,3 +145,10 @@ def test_what_only_a_plan_shows_is_refused_with_its_place(spark, shop, name):
     with pytest.raises(hw.UsageError, match=f"(?s){said}") as refused:
         planned(spark, shop, make, "id")
     assert "\n" not in str(refused.value)
+
+
+def test_every_function_of_spark_is_known_without_spark(spark):
+    """A query with a function that is not in the list would be refused before Spark is asked."""
+    names = {row[0] for row in spark.sql("SHOW FUNCTIONS").collect() if row[0].isidentifier()}
+    assert {name for name in names if not name.startswith("spark_catalog.")} <= SQL_FUNCTIONS
+    assert SQL_FUNCTIONS - names == {"timestampadd", "timestampdiff", "try_cast"}

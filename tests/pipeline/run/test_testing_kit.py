@@ -10,6 +10,7 @@ import pytest
 import headwater as hw
 from headwater import testing
 from support.ordershop import Order
+from support.servers import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -130,6 +131,22 @@ def test_a_view_that_is_wrong_fails_the_look_and_one_that_differs_fails_the_chec
         t.send("orders", order(1, 0))
         with pytest.raises(AssertionError, match="the first is de, in streaming"):
             t.check("odd")
+
+
+def clients_that_run() -> int:
+    """The threads of librdkafka in this process."""
+    threads = Path("/proc/self/task").glob("*/comm")
+    return sum(thread.read_text().startswith("rdk:") for thread in threads)
+
+
+def test_views_that_cannot_start_leave_no_client_open(spark):
+    app = hw.App("shop")
+    app.stream("orders", Order, key="customer_id", time="at")
+    app.sql("wrong", "SELECT country, array(1) + country AS n FROM orders", key="country")
+    clients = clients_that_run()
+    with pytest.raises(hw.UsageError, match="view 'wrong'") as refused, testing.views(app):
+        pass
+    wait_until(lambda: clients_that_run() <= clients, what=f"the end of the clients that {refused.value} had")
 
 
 def test_the_example_of_the_guide_runs(spark):

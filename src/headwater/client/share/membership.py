@@ -90,6 +90,11 @@ class Membership:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"heartbeat {group}", daemon=True)
 
+    @property
+    def is_member(self) -> bool:
+        """Whether the group has it as a member; without partitions it waits for a topic that is not there."""
+        return self._epoch != JOIN and not self.trouble
+
     def start(self) -> None:
         self._thread.start()
 

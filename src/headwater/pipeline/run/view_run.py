@@ -144,6 +144,7 @@ class ViewRun:
             known=self._failed_before(prepared) if shadow else (),
             published=run_results.published_failures if prepared.reads_twice else tuple,
             bounds=services.topics.bounds,
+            clock=services.clock,
         )
         if paced and self.view.pace and not shadow:
             pace = Pace(services.topics, services.graph, self.name, services.settings.pace_records)

@@ -182,12 +182,12 @@ def start(
     return spark
 
 
-def _rotate(printed: ChildLog, java_process: subprocess.Popen[bytes]) -> None:
+def _rotate(printed: ChildLog, java_process: subprocess.Popen[bytes], pause_s: float = ROTATE_S) -> None:
     """Keeps what a JVM prints within its bound, until the JVM has ended."""
     pause = threading.Event()
     while java_process.poll() is None:
         printed.rotate()
-        pause.wait(ROTATE_S)
+        pause.wait(pause_s)
 
 
 def _conf(
