@@ -114,9 +114,6 @@ def test_a_process_that_hangs_is_one_line_for_each_part(processes, clock):
     ]
 
 
-<<<<<<< HEAD
-def test_other_numbers_in_an_error_are_not_news():
-=======
 def test_the_last_error_of_a_process_stays_with_its_parts_after_its_restart(processes):
     ended = processes.part("process", "sinks", error="sinks ended with SIGKILL", restarts=2, error_ms=5)
     processes.files["up"].write([ended], MEMBERS)
@@ -129,8 +126,7 @@ def test_the_last_error_of_a_process_stays_with_its_parts_after_its_restart(proc
     assert processes.report().part("revenue.redis").parts[0].error == "the store is away"
 
 
-def test_numbers_in_an_error_are_no_news():
->>>>>>> wt-ops
+def test_other_numbers_in_an_error_are_not_news():
     def failing(error):
         return Report.of((PartStatus("sink", "s", State.FAILING, 0, error=error),))
 

@@ -109,13 +109,8 @@ def _member(
             return member
         lags = {"lag_records": started.lag_records, "lag_ms": started.lag_ms}
         return msgspec.structs.replace(process, kind=kind, name=name, **lags)
-<<<<<<< HEAD
     if board is not None and member is not None and board.is_fresh(now_ms):
-        return member
-=======
-    if board is not None and known is not None and board.is_fresh(now_ms):
-        return _with_ends(known, process)
->>>>>>> wt-ops
+        return _with_ends(member, process)
     said_ms = board.written_ms if board is not None and board.is_alive else process.since_ms
     if abs(now_ms - said_ms) <= STALE_MS:
         return started
@@ -125,12 +120,12 @@ def _member(
     )
 
 
-def _with_ends(known: PartStatus, process: PartStatus) -> PartStatus:
+def _with_ends(member: PartStatus, process: PartStatus) -> PartStatus:
     """A part that works, with what its process has been through, of which the new process knows nothing."""
-    restarts = known.restarts + process.restarts
-    if known.error or not process.error:
-        return msgspec.structs.replace(known, restarts=restarts)
-    return msgspec.structs.replace(known, restarts=restarts, error=process.error, error_ms=process.error_ms)
+    restarts = member.restarts + process.restarts
+    if member.error or not process.error:
+        return msgspec.structs.replace(member, restarts=restarts)
+    return msgspec.structs.replace(member, restarts=restarts, error=process.error, error_ms=process.error_ms)
 
 
 def _left_down(up: Board | None, running: set[tuple[str, str]], now_ms: int) -> Iterator[PartStatus]:

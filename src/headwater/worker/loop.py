@@ -218,16 +218,10 @@ class Loop:
     # ---- one step ----------------------------------------------------------------------------------------
 
     def _step(self, consumer: ShareConsumer, membership: Membership) -> None:
-<<<<<<< HEAD
         failure = membership.failure or (self._parking.failure if self._parking else None)
         if failure is not None:
             raise failure
-        self.is_running = membership.has_partitions
-=======
-        if membership.failure is not None:
-            raise membership.failure
         self.is_running = membership.is_member
->>>>>>> wt-ops
         now = self._clock.monotonic()
         self._collect(now)
         self._look(consumer, now)
