@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from headwater.client.client import producer
+from headwater.health.report import read
 from pipeline.driver import JAVA
 from support.servers import free_port, wait_until
 
@@ -71,7 +74,7 @@ class UpProcess:
         try:
             wait_until(holds, seconds, what)
         except TimeoutError as error:
-            raise TimeoutError(f"{error}; {self.report()}; {self.said()}") from None
+            raise TimeoutError(f"{error}; {self.parts()}; {self.said()}") from None
 
     # ---- what it says --------------------------------------------------------------------------------------
 
@@ -101,13 +104,17 @@ class UpProcess:
             cwd=self.folder,
         )
 
+    def parts(self) -> Parts:
+        """What a report of its folder says, without a process for the command."""
+        return {_title(part): part for part in json.loads(msgspec.json.encode(read(self.data).parts))}
+
     def report(self) -> Parts:
         """All of ``headwater status --json``, as somebody types it."""
         shown = json.loads(self.command("status", "--json").stdout)
         return {_title(part): part for part in shown["parts"]}
 
     def states(self) -> dict[str, str]:
-        return {name: part["state"] for name, part in self.report().items()}
+        return {name: part["state"] for name, part in self.parts().items()}
 
     def get(self, path: str) -> tuple[int, Any]:
         url = f"http://127.0.0.1:{self.environ['HEADWATER_CONSOLE_PORT']}{path}"
