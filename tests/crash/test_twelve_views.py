@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from headwater.client.client import Client, producer
-from support.servers import answers
 from support.upprocess import UpProcess, upping
 
 pytestmark = [pytest.mark.own_spark, pytest.mark.timeout(3600)]
@@ -338,16 +337,20 @@ def kill(up: UpProcess, process: str) -> None:
     up.until(lambda: up.pid(process) != old, f"another process {process}", 120)
 
 
+def kill_cold(up: UpProcess) -> None:
+    """While it starts: the log has answered, and Spark has not."""
+    up.until(lambda: "log  " in up.said(), "the log")
+    for process in PROCESSES:
+        kill(up, process)
+
+
 def is_quiet(up: UpProcess) -> bool:
     return set(up.states().values()) == {"running"}
 
 
 def test_twelve_views_are_right_row_by_row_whatever_is_killed(tmp_path):
     traffic, chance = Traffic(SEED), random.Random(SEED)
-    with upping(tmp_path, APP) as up:
-        up.until(lambda: answers(int(up.environ["HEADWATER_BROKER_PORT"])), "the log")
-        for process in PROCESSES:
-            kill(up, process)
+    with upping(tmp_path, APP, kill_cold) as up:
         traffic.send(up.bootstrap)
         up.until(lambda: has_all(up, traffic), "the first part", 180)
         for _ in range(PARTS - 2):

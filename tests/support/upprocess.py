@@ -147,12 +147,15 @@ def _title(part: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def upping(folder: Path, app: str, **environ: str) -> Iterator[UpProcess]:
-    """An application that has been started; its end is clean."""
+def upping(
+    folder: Path, app: str, begun: Callable[[UpProcess], object] = lambda _: None, **environ: str
+) -> Iterator[UpProcess]:
+    """An application that has been started; its end is clean. ``begun`` is called while it starts."""
     up = UpProcess(folder, **environ)
     up.write(app)
     up.start()
     try:
+        begun(up)
         up.until(lambda: "logs " in up.said(), "the application", 120)
         yield up
         up.end()
