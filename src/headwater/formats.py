@@ -71,7 +71,7 @@ RESULT: Final = Format("result", 2, "rebuild the view from the log: headwater vi
 STATE_FILE: Final = Format("state file", 1, "rebuild the view from the log: headwater view reset NAME")
 STATE_COPY: Final = Format("state copy", 1, "remove the folder: it is restored from the state files")
 BOUNDS: Final = Format("real-time bounds", 1, "rebuild the view from the log: headwater view reset NAME")
-SHARE_STATE: Final = Format("share state", 1, "restore a copy of the data folder from before the upgrade")
+SHARE_STATE: Final = Format("share state", 2, "restore a copy of the data folder from before the upgrade")
 VIEW_BACKUP: Final = Format("view backup", 1, "rebuild the view from the log: headwater view reset NAME")
 VIEW_TABLE: Final = Format("view table", 1, "remove the file: it is filled again from the log")
 CAPTURE: Final = Format("capture state", 1, "capture the database under another name")
@@ -91,7 +91,8 @@ DELTA_SINK: Final = Format("Delta sink", 1, "give the sink another path")
 PARQUET_SINK: Final = Format("Parquet sink", 1, "give the sink another path")
 KAFKA_SINK: Final = Format("Kafka sink", 1, "give the sink another name and topic")
 JOURNAL: Final = Format("effect journal", 1, "give the sink another name")
-SPILL: Final = Format("spill", 1, "give the writer another spill folder")
+PARKED: Final = Format("parked key", 1, "give the worker another group")
+SPILL: Final = Format("spill", 2, "give the writer another spill folder")
 
 FORMATS: Final = {
     kind.name: kind
@@ -118,6 +119,7 @@ FORMATS: Final = {
         PARQUET_SINK,
         KAFKA_SINK,
         JOURNAL,
+        PARKED,
         SPILL,
     )
 }

@@ -126,7 +126,7 @@ def test_the_marker_alone_decides_at_a_start(commit):
         await broker.committed()
         again = ShareStore(state, lambda: state, broker.clock)
         assert again.pledges.of(key) == {}
-        start, runs = again.take_recovered()[key]
+        start, runs, *_ = again.take_recovered()[key]
         settled = [offset for run in runs for offset in range(run.first, run.last + 1) if run.state == 2]
         assert (start, settled) == (0, [1, 2] if commit else [])
 
@@ -160,7 +160,7 @@ def test_a_producer_that_is_fenced_settles_nothing():
     on(MemoryDisk(), steps)
 
 
-def test_what_is_wrong_with_a_pledge_is_said_and_nothing_is_changed():
+def test_a_wrong_pledge_is_refused_and_nothing_is_changed():
     async def steps(client):
         await client.produce("t", 0, [b"a", b"b"])
         worker = Worker(client)

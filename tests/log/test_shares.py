@@ -77,7 +77,7 @@ def test_the_largest_states_that_groups_may_have_are_stored_in_one_go():
         store.store({ShareKey("g", topic_id, n): SharePartition(first, runs) for n in range(2)})
         await broker.committed()
         again = ShareStore(broker.catalog.topics["state"].partitions[0], lambda: None, broker.clock)
-        found = {key.partition: len(runs) for key, (_, runs) in again.take_recovered().items()}
+        found = {key.partition: len(stored.runs) for key, stored in again.take_recovered().items()}
         assert found == dict.fromkeys(range(2), 20_000)
 
     on(MemoryDisk(), steps)

@@ -11,8 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from headwater.errors import ErrorCode, RequestError
 from headwater.queue.acknowledgement import AckBatch, AckType, check_batches
 from headwater.queue.acquisition import Acquisition, Span, Wish
+from headwater.queue.batch_acquisition import acquire_batches
 from headwater.queue.run import DeliveryState, Run
 from headwater.queue.runs import Runs
+from headwater.queue.settlement import settle
 from headwater.queue.share_config import ShareConfig
 from headwater.queue.share_partition import SharePartition
 
@@ -26,7 +28,7 @@ def acquire(share, member, spans, *, count=500, strict=False, config=CONFIG, now
     acquisition = Acquisition(Wish(member, count, strict), config, now)
     first = share.next_offset(config)
     if first is not None:
-        share.acquire(acquisition, first, [span for span in spans if span.last >= first])
+        acquire_batches(share, acquisition, first, [span for span in spans if span.last >= first])
     return [tuple(each) for each in acquisition.acquired()]
 
 
@@ -223,7 +225,7 @@ class Sharing(RuleBasedStateMachine):
             return
         spans = [span for span in self.spans if span.last >= first]
         while spans and more:
-            more = self.share.acquire(acquisition, first, spans[:chunk])
+            more = acquire_batches(self.share, acquisition, first, spans[:chunk])
             first, spans = spans[:chunk][-1].last + 1, spans[chunk:]
         got = acquisition.acquired()
         offsets = [(o, each.deliveries) for each in got for o in range(each.first, each.last + 1)]
@@ -275,6 +277,20 @@ class Sharing(RuleBasedStateMachine):
             )
         assert self.share.runs == before
 
+    @rule(first=st.integers(0, 80), length=st.integers(1, 30), held_too=st.booleans())
+    def settle(self, first, length, held_too):
+        """By an administrator, also before the records come up; what is not in the log yet never."""
+        last = min(first + length, self.end) - 1
+        if last < first:
+            return
+        held = [o for o in range(first, last + 1) if o in self.model and self.model[o].state == "acquired"]
+        done = settle(self.share, first, last, held_too=held_too)
+        left = [o for r in done.held for o in range(r.first, r.last + 1)]
+        assert left == ([] if held_too else held)
+        for offset in range(first, last + 1):
+            if offset in self.model and offset not in left:
+                self.model[offset] = One("settled")
+
     @rule(member=st.sampled_from(MEMBERS))
     def vanish(self, member):
         self.share.release(member, self.config)
@@ -311,7 +327,9 @@ class Sharing(RuleBasedStateMachine):
         """Only the changes that were taken, one after the other, are known afterwards."""
         self.store()
         runs = list(self.stored)
+        ahead = self.share.settled_ahead
         self.share = SharePartition.recover(self.stored.start, runs, self.config)
+        self.share.settled_ahead = ahead
         self.stored = Runs(self.share.start, self.share.runs)
         for one in self.model.values():
             if one.state == "acquired":
@@ -331,7 +349,9 @@ class Sharing(RuleBasedStateMachine):
         first = self.share.next_offset(self.config)
         if first is not None:
             acquisition = Acquisition(Wish(member, 500), self.config, self.now)
-            self.share.acquire(acquisition, first, [span for span in self.spans if span.last >= first])
+            acquire_batches(
+                self.share, acquisition, first, [span for span in self.spans if span.last >= first]
+            )
 
     def store(self):
         for run in self.share.take_changes():
@@ -353,7 +373,12 @@ class Sharing(RuleBasedStateMachine):
                     assert (run.deliveries, run.member) == (one.deliveries, one.member)
         assert (at, unsettled) == (share.end, share.unsettled)
         assert all(one.state == "settled" for offset, one in self.model.items() if offset < share.start)
-        assert all(one.state == "new" for offset, one in self.model.items() if offset >= share.end)
+        ahead = share.settled_ahead
+        assert all(
+            one.state == ("settled" if ahead.has(offset) else "new")
+            for offset, one in self.model.items()
+            if offset >= share.end
+        )
         assert len(share.runs) <= 2 * share.unsettled + 1
         acquired = sum(one.state == "acquired" for one in self.model.values())
         assert acquired <= self.config.partition_max_record_locks

@@ -275,7 +275,7 @@ def test_what_a_killed_process_held_is_handled_by_another_one_at_once(
     begun = time.monotonic()
     launched(file(pause=0), "first")
     wait_until(lambda: values(bootstrap, f"{topic}-middle"), what="the message in the next topic")
-    assert time.monotonic() - begun < 25, "its lock would have ended after 60 s"
+    assert time.monotonic() - begun < 40, "its lock had at least as many seconds left: it was released"
 
 
 def test_a_chain_of_two_workers_is_exactly_once_in_effect_though_both_are_killed_twice(

@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 from headwater.cli.capture import capture
 from headwater.cli.log import add_commands
 from headwater.cli.options import AppFile, examples
+from headwater.cli.queue import queue
 from headwater.cli.sink import sink
 from headwater.cli.status import add_status
 from headwater.cli.view import view
@@ -72,6 +73,7 @@ cli = typer.Typer(
 )
 cli.add_typer(sink, name="sink")
 cli.add_typer(worker, name="worker")
+cli.add_typer(queue, name="queue")
 cli.add_typer(view, name="view")
 cli.add_typer(capture, name="capture")
 

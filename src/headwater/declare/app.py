@@ -169,8 +169,8 @@ class App:
     def sink(self, source: Declared, target: "Target", *, name: str | None = None) -> Sink:
         """Keeps a store in sync with a stream, table or view: ``app.sink("revenue", hw.sink.Postgres(url))``.
 
-        ``name`` is the sink's name in commands, and its position is stored under it; the default is made of
-        the names of the source and of the kind of store.
+        ``name`` is the sink's name in commands, and its position is stored under it; the default consists
+        of the names of the source and of the kind of store.
         """
         source_name = source if isinstance(source, str) else source.name
         spec = Sink(name or f"{source_name}.{target.kind}", source_name, target)
@@ -198,7 +198,7 @@ class App:
 
         ``topic=`` names any other topic. A message is handled until the function returns; when it raises, it
         is tried again. The function takes the message, and if it has a second parameter an `hw.Work`. The
-        options are those of `WorkerOptions`: ``group``, ``concurrency``, ``order_by``, ``timeout``,
+        options are those of `WorkerOptions`: ``group``, ``concurrency``, ``order_by``, ``park``, ``timeout``,
         ``retry``. It can be called like before, in tests.
         """
         if callable(source) and not isinstance(source, View):

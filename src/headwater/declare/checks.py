@@ -266,14 +266,14 @@ def _check_rows(view: View, what: str) -> None:
         "append=True": view.append,
         "latency='realtime'": view.latency == "realtime",
     }
-    given = [argument for argument, is_given in others.items() if is_given]
-    if view.emit == "ready" and given:
+    arguments = [argument for argument, is_given in others.items() if is_given]
+    if view.emit == "ready" and arguments:
         raise UsageError(
-            f"{what}: emit='ready' cannot be combined with {given[0]}",
+            f"{what}: emit='ready' cannot be combined with {arguments[0]}",
             hint="with emit='ready' a row is published when it is complete, and then stays",
         )
-    if view.append and len(given) > 1:
-        (other,) = (argument for argument in given[:2] if argument != "append=True")
+    if view.append and len(arguments) > 1:
+        (other,) = (argument for argument in arguments[:2] if argument != "append=True")
         raise UsageError(
             f"{what}: append=True cannot be combined with {other}",
             hint="appended rows never change, and only views in batches can append them",

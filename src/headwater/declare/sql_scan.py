@@ -90,7 +90,7 @@ def travels(what: str, query: str) -> tuple[str, list[Travel]]:
 
     UsageError, naming ``what``, for a wrong one.
     """
-    found: list[Travel] = []
+    as_of_clauses: list[Travel] = []
     text, at = "", 0
     for match in TRAVEL.finditer(query):
         if match["table"] is None:
@@ -101,10 +101,12 @@ def travels(what: str, query: str) -> tuple[str, list[Travel]]:
                 f"{what}: AS OF takes the event time of a stream, as a column", got=got, expected=AS_OF
             )
         table = match["table"].strip("`")
-        found.append(Travel(f"{table.replace('.', '_')}__as_of_{len(found) + 1}", table, match["time"]))
-        text += query[at : match.start()] + f"`{found[-1].name}`"
+        as_of_clauses.append(
+            Travel(f"{table.replace('.', '_')}__as_of_{len(as_of_clauses) + 1}", table, match["time"])
+        )
+        text += query[at : match.start()] + f"`{as_of_clauses[-1].name}`"
         at = match.end()
-    return text + query[at:], found
+    return text + query[at:], as_of_clauses
 
 
 def expanded(query: str, operators: Collection[str]) -> tuple[str, list[Call]]:

@@ -20,7 +20,7 @@ ERROR_TYPES: dict[int, type[HeadwaterError]] = {
 FINAL = {UsageError.exit_code, FencedError.exit_code}
 """Exit codes of children that are not restarted: they would fail again, or a successor is running.
 
-One that has worked before, and then finds its application wrong, is tried at long pauses: somebody may be
+One that has worked before, and then finds its application wrong, is tried at long pauses: a user may be
 writing the file at this moment.
 """
 

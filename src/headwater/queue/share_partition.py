@@ -16,12 +16,12 @@ It does no I/O and has no clock: calls carry the time and the group's settings.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from headwater.errors import ErrorCode, RequestError
-from headwater.queue.acknowledgement import AckBatch, AckType, check_held
-from headwater.queue.acquisition import Acquired, Acquisition, Span, acquired
+from headwater.queue.acknowledgement import AckBatch, AckType, check_held, check_pledge
+from headwater.queue.acquisition import Acquired, Acquisition, acquired
+from headwater.queue.ranges import Ranges
 from headwater.queue.run import DeliveryState, Run
 from headwater.queue.runs import Runs, Snapshot, Watcher
 from headwater.queue.share_config import ShareConfig
@@ -29,7 +29,7 @@ from headwater.queue.share_config import ShareConfig
 __all__ = ["Copy", "SharePartition"]
 
 _NONE: Mapping[str, Sequence[Run]] = {}
-Copy = tuple[Snapshot, float | None]
+Copy = tuple[Snapshot, float | None, Ranges]
 """A share partition as it was."""
 
 
@@ -42,6 +42,8 @@ class SharePartition:
     def __init__(self, start: int, runs: Iterable[Run] = ()) -> None:
         self._runs = Runs(start, runs)
         self._changes: list[Run] = []
+        self.settled_ahead = Ranges()
+        """Offsets from ``end`` on that were settled before they came up."""
         self._deadline: float | None = None
         """No lock and no delay ends before this; None if there are none."""
 
@@ -87,6 +89,11 @@ class SharePartition:
         return self._runs.count(DeliveryState.DELAYED)
 
     @property
+    def scheduled(self) -> int:
+        """Records among these that have never been delivered."""
+        return sum(run.length for run in self._runs if run.is_scheduled) if self.delayed else 0
+
+    @property
     def in_flight(self) -> int:
         """Records that members hold."""
         return self._runs.count(DeliveryState.ACQUIRED)
@@ -112,11 +119,17 @@ class SharePartition:
         available = self._runs.first_available()
         if available is not None:
             return available
-        return self.end if self._room(config) > 0 else None
+        return self.end if self.room(config) > 0 else None
 
     def locks_left(self, config: ShareConfig) -> int:
         """How many more records members may hold."""
         return max(config.partition_max_record_locks - self.in_flight, 0)
+
+    def room(self, config: ShareConfig) -> int:
+        """How many records that were never delivered members may get; delayed ones hold no locks."""
+        if self.delayed >= config.delayed_max:
+            return 0
+        return config.partition_max_record_locks - (self.unsettled - self.delayed)
 
     # ---- records that are known one by one (``record_index.py``) -----------------------------------------
 
@@ -130,6 +143,9 @@ class SharePartition:
     def discover(self, offset: int, until: float = 0.0) -> Run:
         """A record that was opened, which may be scheduled for later. Returns what is known of it."""
         run = self._runs.at(offset)
+        if run is None and self.settled_ahead.has(offset):
+            self.skip(self.end, offset)
+            return Run(offset, offset, DeliveryState.SETTLED)
         if run is None:
             self.skip(self.end, offset - 1)
             run = Run(offset, offset, DeliveryState.AVAILABLE)
@@ -163,35 +179,40 @@ class SharePartition:
 
     def note_acquired(self, acquisition: Acquisition) -> None:
         """After ``lock``: the locks of an acquisition are complete."""
-        self._note_new(acquisition)
+        self.note_new(acquisition)
         if acquisition.taken:
             self._expect(acquisition.deadline)
 
+    def note_new(self, acquisition: Acquisition) -> None:
+        """Records how many were delivered together for the first time, as one change."""
+        for batch in acquisition.take_new():
+            whole = batch._replace(batch_size=batch.length)
+            self._changes += self._runs.replace(batch.first, batch.last, partial(_part_of, whole))
+
+    def between(self, first: int, last: int) -> Iterator[Run]:
+        """What is known of the offsets of a range; it may change meanwhile."""
+        return self._runs.between(first, last)
+
+    def change(self, first: int, last: int, to: Callable[[Run], Run]) -> int:
+        """Changes what is known of a range; returns how many offsets have changed."""
+        changed = self._runs.replace(first, last, to)
+        self._changes += changed
+        return sum(run.length for run in changed)
+
+    def append(self, run: Run) -> None:
+        """A run of offsets of which nothing was known, which ``note_acquired`` records as a change."""
+        self._runs.append(run)
+        self.absorb()
+
+    def absorb(self) -> None:
+        """What was settled ahead is settled as the other offsets are, once it is not ahead any more."""
+        while self.settled_ahead and self.settled_ahead[0].first <= self.end:
+            last = self.settled_ahead[0].last
+            self.settled_ahead = Ranges(self.settled_ahead[1:])
+            if last >= self.end:
+                self._skip(self.end, last)
+
     # ---- requests of members ---------------------------------------------------------------------------
-
-    def acquire(self, acquisition: Acquisition, first: int, spans: Sequence[Span]) -> bool:
-        """Locks records for a member; returns whether it may get more of those that follow.
-
-        ``spans`` is what the log has from ``first`` on. Offsets between them are gaps: nothing is there, and
-        nothing will be.
-        """
-        at, more = max(first, self.start), True
-        for span in spans:
-            if at < span.first:
-                self._note_new(acquisition)
-                self._skip(at, span.first - 1)
-            begin = max(span.first, at)
-            if begin > span.last:
-                continue
-            if not span.deliver:
-                self._note_new(acquisition)
-                self._skip(begin, span.last)
-            elif not self._take(begin, span.last, acquisition):
-                more = False
-                break
-            at = span.last + 1
-        self.note_acquired(acquisition)
-        return more and not acquisition.is_full
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch], config: ShareConfig, now: float) -> None:
         """Settles, releases or renews what a member holds: all of it, or nothing if there is an error."""
@@ -212,13 +233,10 @@ class SharePartition:
     def pledge(self, member: str, batches: Sequence[AckBatch], config: ShareConfig, holder: str) -> list[Run]:
         """Gives what a member settles to a transaction, which holds it until its end. Returns what it is."""
         for batch in batches:
-            check_held(self._runs, member, batch, config)
-            if not set(batch.types) <= {AckType.ACCEPT, AckType.REJECT}:
-                what = f"a transaction accepts and rejects, got types {sorted(set(batch.types))}"
-                raise RequestError(ErrorCode.INVALID_REQUEST, what)
+            check_pledge(self._runs, member, batch, config)
         pledged: list[Run] = []
         for batch in batches:
-            pledged += self._pledge(max(batch.first, self.start), batch.last, holder)
+            pledged += self._pledge(batch.first, batch.last, holder)
         return pledged
 
     def conclude(self, holder: str, config: ShareConfig, *, commit: bool) -> bool:
@@ -279,12 +297,14 @@ class SharePartition:
         """Forgets offsets before the log's start, which were deleted. Returns how many were not settled."""
         unsettled, end = self.unsettled, self.end
         self._runs.drop_before(log_start)
+        self.absorb()
         return unsettled - self.unsettled + max(log_start - end, 0)
 
     def drop_from(self, log_end: int) -> bool:
         """Forgets offsets after the log's end, lost in a power cut; returns whether there were any."""
         lost = self.end > log_end
         self._runs.drop_from(log_end)
+        self.settled_ahead = self.settled_ahead.within(self.end, log_end - 1)
         return lost
 
     # ---- storing ---------------------------------------------------------------------------------------
@@ -296,20 +316,14 @@ class SharePartition:
 
     def copy(self) -> Copy:
         """For ``restore``, if the changes after this cannot be stored."""
-        return self._runs.copy(), self._deadline
+        return self._runs.copy(), self._deadline, self.settled_ahead
 
     def restore(self, copy: Copy) -> None:
-        snapshot, self._deadline = copy
+        snapshot, self._deadline, self.settled_ahead = copy
         self._runs.restore(snapshot)
         self._changes = []
 
-    # ---- parts of an acquisition -----------------------------------------------------------------------
-
-    def _note_new(self, acquisition: Acquisition) -> None:
-        """Records how many were delivered together for the first time, as one change."""
-        for batch in acquisition.take_new():
-            whole = batch._replace(batch_size=batch.length)
-            self._changes += self._runs.replace(batch.first, batch.last, partial(_part_of, whole))
+    # ---- parts -----------------------------------------------------------------------------------------
 
     def _skip(self, first: int, last: int) -> None:
         """Settles offsets that are not for members."""
@@ -322,42 +336,6 @@ class SharePartition:
             skipped_run = Run(max(first, self.end), last, DeliveryState.SETTLED)
             self._runs.append(skipped_run)
             self._changes.append(skipped_run)
-
-    def _take(self, first: int, last: int, acquisition: Acquisition) -> bool:
-        """Locks what is available of one batch of the log; returns whether there may be more."""
-        if acquisition.is_full:
-            return False
-        if first < self.end and not self._take_known(first, min(last, self.end - 1), acquisition):
-            return False
-        first = max(first, self.end)
-        return first > last or self._take_new(first, last, acquisition)
-
-    def _take_known(self, first: int, last: int, acquisition: Acquisition) -> bool:
-        """Locks records that were delivered before."""
-        for run in self._runs.between(first, last):
-            if run.state is not DeliveryState.AVAILABLE:
-                continue
-            count = min(acquisition.share_of(run), self.locks_left(acquisition.config))
-            if count:
-                part = run.cut(run.first, run.first + count - 1)
-                self._changes += self._runs.replace(part.first, part.last, acquisition.lock)
-            if count < run.length or acquisition.is_closed:
-                return False
-        return True
-
-    def _take_new(self, first: int, last: int, acquisition: Acquisition) -> bool:
-        """Locks records that were never delivered."""
-        room = self._room(acquisition.config)
-        if room <= 0:
-            return False
-        count = min(last - first + 1, room)
-        if acquisition.wish.strict:
-            count = min(count, acquisition.left)
-        if count > 0:
-            self._runs.append(acquisition.lock(Run(first, first + count - 1, DeliveryState.AVAILABLE)))
-        return first + count > last
-
-    # ---- parts of an acknowledgement -------------------------------------------------------------------
 
     def _apply(self, kind: AckType, first: int, last: int, deadline: float) -> None:
         if kind is AckType.RENEW:
@@ -377,12 +355,6 @@ class SharePartition:
     def _change(self, run: Run, config: ShareConfig) -> None:
         limit = config.delivery_count_limit
         self._changes += self._runs.replace(run.first, run.last, lambda part: part.released(limit))
-
-    def _room(self, config: ShareConfig) -> int:
-        """How many records that were never delivered members may get; delayed ones hold no locks."""
-        if self.delayed >= config.delayed_max:
-            return 0
-        return config.partition_max_record_locks - (self.unsettled - self.delayed)
 
     def _timed(self) -> list[Run]:
         """The runs with a lock or a delay."""

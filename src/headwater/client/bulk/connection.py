@@ -35,6 +35,9 @@ VERSIONS = {
     "ShareFetch": 2,
     "ShareAcknowledge": 2,
     "DescribeShareGroupOffsets": 1,
+    "AlterShareGroupOffsets": 0,
+    "ShareGroupDescribe": 1,
+    "ListGroups": 5,
 }
 """Versions of Apache Kafka 2.8, and of all brokers since; those of share groups are of Apache Kafka 4.2.
 

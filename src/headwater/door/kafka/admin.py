@@ -118,7 +118,7 @@ def alter_configs(request: Request) -> Answer:
 @serves("IncrementalAlterConfigs", 0, 1)
 def increment_configs(request: Request) -> Answer:
     entry = _increment_response.struct("responses")
-    altered = [_alter(request, each, _incremented_config, entry) for each in request.body.resources]
+    altered = [_alter(request, resource, _incremented_config, entry) for resource in request.body.resources]
     return _when_stored(request, _increment_response.struct()(responses=altered))
 
 

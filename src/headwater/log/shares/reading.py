@@ -9,6 +9,7 @@ from typing import NamedTuple
 from headwater.errors import RequestError
 from headwater.log.storage.partition import Partition
 from headwater.queue.acquisition import Acquired, Acquisition, Span, Wish
+from headwater.queue.batch_acquisition import acquire_batches
 from headwater.queue.share_config import EARLIEST, ShareConfig
 from headwater.queue.share_partition import SharePartition
 from headwater.record import CONTROL, TRANSACTIONAL, BatchHeader, whole_batches
@@ -69,7 +70,7 @@ def deliver(
         size_bytes = sum(len(batch) for _, batch in found)
         if (batches and not found) or (size_bytes > left and (batches or not is_first)):
             break
-        more = share.acquire(acquisition, offset, spans(partition, offset, found, config))
+        more = acquire_batches(share, acquisition, offset, spans(partition, offset, found, config))
         read_bytes *= 2
         if acquisition.taken:
             batches += found

@@ -28,16 +28,17 @@ def recover(
     """
     opened: Opened = {}
     changed, lost = [], []
-    for key, (start, runs) in store.take_recovered().items():
+    for key, stored in store.take_recovered().items():
         topic = catalog.by_id.get(key.topic_id)
         if topic is None or not topic.parsed.headwater_durable or key.partition >= len(topic.partitions):
             lost.append(key)
             continue
         log = topic.partitions[key.partition]
         config = config_of(key.group)
-        state = SharePartition.recover(start, runs, config, store.pledges.of(key))
+        state = SharePartition.recover(stored.start, stored.runs, config, store.pledges.of(key))
+        state.settled_ahead = stored.settled_ahead
         share = OpenShare(key, state, log)
-        is_changed = any(run.is_last_delivery(config.delivery_count_limit) for run in runs)
+        is_changed = any(run.is_last_delivery(config.delivery_count_limit) for run in stored.runs)
         if not log.offline and state.drop_from(log.high_watermark):
             logger.warning("%s: share group %s was ahead of the log", log.name, key.group)
             is_changed = True

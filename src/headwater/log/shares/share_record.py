@@ -19,6 +19,7 @@ import msgspec
 from headwater.decoders import from_msgpack
 from headwater.errors import UsageError
 from headwater.formats import SHARE_STATE
+from headwater.queue.ranges import Ranges
 from headwater.queue.run import DeliveryState, Run
 
 __all__ = [
@@ -61,6 +62,8 @@ class ShareRecord(msgspec.Struct, frozen=True, array_like=True):
     start: int
     runs: list[tuple[int, int, int, int, int, int]]
     """First and last offset, state, deliveries, size of the first delivery, wall time when a delay ends."""
+    settled_ahead: list[tuple[int, int]] | None = None
+    """Ranges that were settled before they came up; None if they are as before. From format 2 on."""
 
     def decoded_runs(self, started_ms: int) -> list[Run]:
         """The runs, for a clock that was 0 at ``started_ms``."""
@@ -103,13 +106,16 @@ def settings_key(group: str) -> bytes:
     return msgspec.msgpack.encode((SETTINGS, group))
 
 
-def value_of(epoch: int, start: int, runs: list[Run], started_ms: int) -> bytes:
+def value_of(
+    epoch: int, start: int, runs: list[Run], started_ms: int, settled_ahead: Ranges | None = None
+) -> bytes:
     """A snapshot or an update, with wall times for delays; the runs' clock was 0 at ``started_ms``."""
     compact = [
         (run.first, run.last, int(run.state), run.deliveries, run.batch_size, _due_ms(run, started_ms))
         for run in runs
     ]
-    return msgspec.msgpack.encode(ShareRecord(SHARE_STATE.newest, epoch, start, compact))
+    ahead = None if settled_ahead is None else list(settled_ahead)
+    return msgspec.msgpack.encode(ShareRecord(SHARE_STATE.newest, epoch, start, compact, ahead))  # type: ignore[arg-type]
 
 
 def _due_ms(run: Run, started_ms: int) -> int:

@@ -8,7 +8,8 @@ the broker is killed in between.
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,12 +33,13 @@ from headwater.log.shares.share_record import (
     value_of,
 )
 from headwater.log.storage.partition import Partition, read_all
+from headwater.queue.ranges import Ranges
 from headwater.queue.run import Run
 from headwater.queue.runs import Runs
 from headwater.queue.share_partition import SharePartition
 from headwater.record import CONTROL, TRANSACTIONAL, Record, encode_batch, is_commit
 
-__all__ = ["SHARES_TOPIC", "ShareStore", "Stored"]
+__all__ = ["SHARES_TOPIC", "Recovered", "ShareStore", "Stored"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,15 @@ class Stored:
     runs: Runs | None
     """Until it is taken over at the start of the broker."""
     updates: int = 0
+    settled_ahead: Ranges = field(default_factory=Ranges)
+
+
+class Recovered(NamedTuple):
+    """What a start finds of one share partition."""
+
+    start: int
+    runs: list[Run]
+    settled_ahead: Ranges
 
 
 class ShareStore:
@@ -83,11 +94,11 @@ class ShareStore:
     def is_offline(self) -> bool:
         return self._partition is not None and self._partition.offline
 
-    def take_recovered(self) -> dict[ShareKey, tuple[int, list[Run]]]:
-        """Start and runs of all share partitions, once, at a start."""
+    def take_recovered(self) -> dict[ShareKey, Recovered]:
+        """What is stored of all share partitions, once, at a start."""
         recovered = {}
         for key, stored in self._stored.items():
-            recovered[key] = stored.start, list(stored.runs or ())
+            recovered[key] = Recovered(stored.start, list(stored.runs or ()), stored.settled_ahead)
             stored.runs = None
         return recovered
 
@@ -157,20 +168,24 @@ class ShareStore:
     def _encode(self, key: ShareKey, partition: SharePartition, *, whole: bool) -> tuple[bytes, bytes] | None:
         """A snapshot or an update; None if nothing has changed that matters after a restart."""
         stored = self._stored.setdefault(key, Stored(0, partition.start, None))
-        changes = partition.take_changes()
+        changes, ahead = partition.take_changes(), partition.settled_ahead
+        is_new = ahead != stored.settled_ahead
+        stored.settled_ahead = ahead
         if whole or not stored.epoch or stored.updates >= UPDATES_MAX:
             stored.epoch += 1
             stored.updates = 0
-            return key_of(key), self._value(stored.epoch, partition.start, partition.runs)
-        if not changes:
+            return key_of(key), self._value(stored.epoch, partition.start, partition.runs, ahead)
+        if not changes and not is_new:
             return None
         slot = stored.updates
         stored.updates += 1
         self._slots[key] = max(self._slots.get(key, 0), stored.updates)
-        return slot_key(key, slot), self._value(stored.epoch, partition.start, changes)
+        return slot_key(key, slot), self._value(
+            stored.epoch, partition.start, changes, ahead if is_new else None
+        )
 
-    def _value(self, epoch: int, start: int, runs: list[Run]) -> bytes:
-        return value_of(epoch, start, runs, self.started_ms)
+    def _value(self, epoch: int, start: int, runs: list[Run], ahead: Ranges | None = None) -> bytes:
+        return value_of(epoch, start, runs, self.started_ms, ahead)
 
     def _append(self, records: list[Record]) -> None:
         if not records:
@@ -251,7 +266,8 @@ class ShareStore:
             return
         snapshot = decode_value(value)
         runs = Runs(snapshot.start, snapshot.decoded_runs(self.started_ms))
-        self._stored[key] = Stored(snapshot.epoch, snapshot.start, runs)
+        ahead = Ranges.of(snapshot.settled_ahead or ())
+        self._stored[key] = Stored(snapshot.epoch, snapshot.start, runs, settled_ahead=ahead)
 
     def _load_update(self, key: ShareKey, slot: int, update: ShareRecord) -> None:
         stored = self._stored.get(key)
@@ -262,3 +278,5 @@ class ShareStore:
             stored.runs.write(run)
         stored.runs.drop_before(update.start)
         stored.start = stored.runs.start
+        if update.settled_ahead is not None:
+            stored.settled_ahead = Ranges.of(update.settled_ahead)

@@ -58,6 +58,11 @@ class Shares:
         """Whether the state of groups can no longer be stored."""
         return self._store.is_offline
 
+    @property
+    def started_ms(self) -> int:
+        """The wall time at which the clock of locks and delays was 0."""
+        return self._store.started_ms
+
     # ---- groups and their settings ---------------------------------------------------------------------
 
     def names(self) -> list[str]:

@@ -75,15 +75,15 @@ def _refused(view: View, error: PySparkException) -> UsageError:
     if view.query is None:
         frames = own_frames.of_error(error)
         return UsageError(f"view {view.name!r}: {line}", got=own_frames.shown(frames))
-    found = POSITION.search(line)
-    if found is None:
+    match = POSITION.search(line)
+    if match is None:
         return UsageError(f"view {view.name!r}: {line}")
     text, _ = sql_scan.expanded(view.query, operators.__all__)
     text, _ = sql_scan.travels(f"view {view.name!r}", text)
-    before = sum(len(each) for each in text.splitlines(keepends=True)[: int(found["line"]) - 1])
+    before = sum(len(query_line) for query_line in text.splitlines(keepends=True)[: int(match["line"]) - 1])
     return UsageError(
         f"view {view.name!r}: {POSITION.sub('', line).strip()}",
-        got=place(text, before + int(found["column"])),
+        got=place(text, before + int(match["column"])),
     )
 
 

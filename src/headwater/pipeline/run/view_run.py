@@ -188,8 +188,8 @@ class ViewRun:
         if self._shadow is not None:
             return Checkpoint.of(folder, self._shadow)
         seen = results.newest(self._services.topics, self.name)
-        known = seen is not None and (folder / seen.run).exists()
-        return Checkpoint.of(folder, seen.run if seen is not None and known else None)
+        has_run = seen is not None and (folder / seen.run).exists()
+        return Checkpoint.of(folder, seen.run if seen is not None and has_run else None)
 
     @property
     def _checkpoints(self) -> Path:
@@ -284,7 +284,7 @@ class ViewRun:
         return diagnose(self.name, error, session.data(self._services.settings))
 
     def end(self, error: Exception) -> None:
-        """The view does not run any more: it is tried again later, or stopped until somebody helps.
+        """The view does not run any more: it is tried again later, or stopped until an operator helps.
 
         It cannot heal if its query fails on a record, if it was refused, or if another driver runs it. That
         is decided first: a query that cannot be ended, or a client that cannot be closed, changes nothing.

@@ -149,7 +149,7 @@ def start(
     """The process's Spark session, started at the first call.
 
     Its files are in ``folder``, or in the data folder; its logs, below it, have a ``name``, by which those of
-    two processes are told apart.
+    two processes are distinguished.
     Raises MachineError without Java, or if Spark does not start.
     """
     running = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001
