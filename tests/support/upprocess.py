@@ -61,6 +61,14 @@ class UpProcess:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(END_S) == 0, self.said()
 
+    def kill(self) -> None:
+        """Kills it, and waits until the processes that it has started have ended by themselves."""
+        assert self.process is not None
+        children = self.processes().values()
+        self.process.kill()
+        self.process.wait(END_S)
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), END_S, "their end")
+
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.environ['HEADWATER_BROKER_PORT']}"
@@ -147,12 +155,15 @@ def _title(part: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def upping(folder: Path, app: str, **environ: str) -> Iterator[UpProcess]:
-    """An application that has been started; its end is clean."""
+def upping(
+    folder: Path, app: str, begun: Callable[[UpProcess], object] = lambda _: None, **environ: str
+) -> Iterator[UpProcess]:
+    """An application that has been started; its end is clean. ``begun`` is called while it starts."""
     up = UpProcess(folder, **environ)
     up.write(app)
     up.start()
     try:
+        begun(up)
         up.until(lambda: "logs " in up.said(), "the application", 120)
         yield up
         up.end()
