@@ -36,6 +36,7 @@ def test_a_whole_run_is_what_was_promised():
         "simulation-captures": 2_000,
         "simulation-sinks": 2_000,
         "queue": 2000,
+        "queue-kill": 300,
         "kill": 300,
         "views-kill": 10,
         "stage": 300,
