@@ -1,6 +1,7 @@
 """Draws docs/benchmarks.md and its plots from bench/results/*.json."""
 
 import json
+import textwrap
 from pathlib import Path
 
 from nexmark_queries import MISSING
@@ -62,6 +63,12 @@ INTRODUCTION = (
     "machine, ratios less."
 )
 BAR_WIDTH, ROW_HEIGHT, LABEL_WIDTH = 360, 26, 420
+PROSE_WIDTH = 110
+
+
+def prose(text: str) -> str:
+    """A paragraph in lines of at most PROSE_WIDTH characters."""
+    return textwrap.fill(text, PROSE_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def figure(value: float) -> str:
@@ -110,7 +117,7 @@ def plot(rows: list[dict]) -> str:
 
 
 def main() -> None:
-    lines = ["# Benchmarks", "", INTRODUCTION]
+    lines = ["# Benchmarks", "", prose(INTRODUCTION)]
     for path in sorted(RESULTS.glob("*.json")):
         rows = json.loads(path.read_text())
         title, command = TITLES[path.stem]
@@ -121,7 +128,7 @@ def main() -> None:
             "",
             f"`{command}`, {rows[0]['at']}",
             "",
-            *(line for note in NOTES.get(path.stem, ()) for line in (note, "")),
+            *(line for note in NOTES.get(path.stem, ()) for line in (prose(note), "")),
             *table(rows),
             "",
             f"![{title}](bench-{path.stem}.svg)",

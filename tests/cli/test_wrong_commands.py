@@ -34,6 +34,10 @@ LINES = {
     "up nosuch.py": "application file nosuch.py does not exist",
     "run nosuch.py": "application file nosuch.py does not exist",
     "up app.py --once": "up: no such option: --once",
+    "init notes.txt": "notes.txt cannot be a folder; got a file; expected a folder, or a name that is free",
+    "init notes.txt/shop": "notes.txt/shop cannot be a folder; got notes.txt, which is a file",
+    "demo --data notes.txt": "notes.txt cannot be a folder; got a file",
+    "doctor --prepare nosuch.py": "application file nosuch.py does not exist",
     "demo --rate 0": "demo: invalid value for '--rate'",
     "demo --seconds x": "demo: invalid value for '--seconds'",
     "demo --seconds 5 --port 123456": "demo: invalid value for '--port'",
@@ -105,6 +109,7 @@ OF_THE_LOG = {
     "queue reset nosuch --to earliest": "there is no queue 'nosuch'",
     "queue redrive nosuch": "there is no queue 'nosuch'",
     "topic show nosuch": "there is no topic 'nosuch'; headwater topic list shows all topics",
+    "topic delete nosuch": "there is no topic 'nosuch'; headwater topic list shows all topics",
     "topic delete nosuch --yes": "there is no topic 'nosuch'; headwater topic list shows all topics",
     "topic create a/b": "topic 'a/b' cannot be created; got topic name 'a/b' is not legal",
     "group delete nosuch": "there is no group 'nosuch'; headwater group list shows all groups",
@@ -122,6 +127,7 @@ OF_THE_LOG = {
 def folder(tmp_path):
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.txt").write_text("milk")
     return tmp_path
 
 

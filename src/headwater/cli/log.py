@@ -127,11 +127,13 @@ def topic_delete(
     log: LogAddress = None,
 ) -> None:
     """Delete a topic with all its records."""
-    from headwater.operate.log.topic import delete
+    from headwater.operate.log.topic import delete, partition_count
 
+    access = _access(log)
+    partition_count(access, name)
     if not yes:
         typer.confirm(f"Delete {name} and all its records?", abort=True)
-    delete(_access(log), name)
+    delete(access, name)
     typer.echo(f"deleted {name}")
 
 

@@ -232,8 +232,8 @@ class Pages:
     def _view_statuses(self, info: Info) -> tuple[ViewStatus, ...]:
         left_out = {view.name: self._progress.left_out(view.name) for view in info.views}
         if None in left_out.values():  # real-time views have no results: they say it themselves
-            said = {part.name: part.left_out for part in self._report().parts if part.kind == "view"}
-            left_out = {name: counts or said.get(name) for name, counts in left_out.items()}
+            reported = {part.name: part.left_out for part in self._report().parts if part.kind == "view"}
+            left_out = {name: counts or reported.get(name) for name, counts in left_out.items()}
         return tuple(self._view_status(view, left_out[view.name]) for view in info.views)
 
     def _view_status(self, view: ViewInfo, left_out: LeftOut | None) -> ViewStatus:

@@ -221,7 +221,7 @@ class Loop:
         failure = membership.failure or (self._parking.failure if self._parking else None)
         if failure is not None:
             raise failure
-        self.is_running = membership.has_partitions
+        self.is_running = membership.is_member
         now = self._clock.monotonic()
         self._collect(now)
         self._look(consumer, now)

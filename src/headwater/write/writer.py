@@ -98,10 +98,9 @@ class Writer:
         """``log`` is an address, an Access or Settings; by default the settings of file and environment.
 
         ``limit`` is the rate at which records may leave, like ``"1000/s"`` or ``"1000/s burst 50"``;
-        ``queue`` is how many may be in flight. ``full`` says what becomes of a record for which there is no
-        room: it waits for at most ``wait`` seconds (``block``), it goes into a file of at most
-        ``spill_bytes`` under ``folder`` and ``name`` (``spill``), or the least important record is left out
-        (``shed``).
+        ``queue`` is how many may be in flight. A record for which there is no room waits for at most ``wait``
+        seconds (``full="block"``), goes into a file of at most ``spill_bytes`` under ``folder`` and ``name``
+        (``"spill"``), or the least important record is left out (``"shed"``).
         """
         source = load() if log is None else log
         access = source.access if isinstance(source, Settings) else source

@@ -30,6 +30,7 @@ VERSIONS = {
     "SaslAuthenticate": 2,
     "AddOffsetsToTxn": 3,
     "IncrementalAlterConfigs": 1,
+    "OffsetFetch": 7,
     "ShareGroupHeartbeat": 1,
     "ShareFetch": 2,
     "ShareAcknowledge": 2,

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from headwater.access import Log, access
 from headwater.client.bulk.connection import ANSWER_S, BrokerConnection
+from headwater.client.bulk.routes import CONNECT_S, Address, Routes, TopicRoute
 from headwater.client.share.link import Delivery, Link, Refused
-from headwater.client.share.routes import CONNECT_S, Address, Routes, TopicRoute
 from headwater.client.share.session import Ack, Acks, Place, ShareSession, TransactionIdentity
 from headwater.clock import Clock, SystemClock
 from headwater.errors import ProtocolError, RequestError, one_line

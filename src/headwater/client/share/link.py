@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from headwater.client.bulk.connection import BrokerConnection
-from headwater.client.share.routes import refusal
+from headwater.client.bulk.routes import refusal
 from headwater.client.share.session import Ack, Acks, Place, ShareSession, TransactionIdentity
 from headwater.protocol.kafka.codec import Message
 from headwater.record import CONTROL, BatchHeader, Record, open_batch, whole_batches

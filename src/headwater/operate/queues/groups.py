@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 
 from headwater.access import Log, access
 from headwater.client.bulk.connection import BrokerConnection, compose
+from headwater.client.bulk.routes import CONNECT_S, Routes, refusal
 from headwater.client.client import Client
-from headwater.client.share.routes import CONNECT_S, Routes, refusal
 from headwater.clock import SystemClock
 from headwater.errors import ErrorCode, MachineError, RequestError, UsageError
 from headwater.worker.letter import SUFFIX
