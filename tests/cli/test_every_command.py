@@ -106,8 +106,8 @@ def test_a_name_that_nothing_has_is_refused(capsys, folder, bootstrap, words):
     host, _, port = bootstrap.rpartition(":")
     settings = {"HEADWATER_HOST": host, "HEADWATER_BROKER_PORT": port, "HEADWATER_LOG": f"embedded:{folder}"}
     command = TREE[words]
-    (name,) = (parameter.name for parameter in command.params if is_name(parameter))
-    outcome = headwater(capsys, folder, *line(words, command, {name: NOSUCH}), **settings)
+    names = {parameter.name: NOSUCH for parameter in command.params if is_name(parameter)}
+    outcome = headwater(capsys, folder, *line(words, command, names), **settings)
     check_refused(outcome)
     assert NOSUCH in outcome.stderr
 
