@@ -68,7 +68,7 @@ KINDS = {
         PROCESSES, "lives", 100, (0, 19), "SIMULATION_SEED", "SIMULATION_LIVES", variant="simulation-sinks"
     ),
     "queue": Kind("simulation/test_shares.py", "lives", 100, (0, 19), "QUEUE_SEED", "QUEUE_LIVES"),
-    "queue-kill": Kind("crash/test_worker_kill.py", "kills", 10, (0, 29), tells=True),
+    "queue-kill": Kind("crash/test_worker_kill.py", "kills", 10, (0, 29), tallies=True),
     "kill": Kind("crash/test_broker_kill.py", "kills", 10, (0, 29)),
     "views-kill": Kind(
         "pipeline/run/test_kill.py", "runs with two kills", 1, (0, 9), "VIEWS_KILL_SEED", "VIEWS_KILL_RUNS"

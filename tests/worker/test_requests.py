@@ -166,24 +166,39 @@ def test_a_deferred_message_comes_later_and_that_is_no_attempt(bootstrap, topic,
 def test_a_deferred_message_keeps_the_later_ones_of_its_key_waiting_and_no_other(
     bootstrap, topic, app, options
 ):
-    seen = []
+    deferred, handled = [], []
 
     @app.worker("mails", order_by="key", **options)
     def send(mail, ctx):
-        if not seen:
-            seen.append("deferred")
-            return ctx.defer(delay="700ms")
-        return seen.append((mail.to, mail.number))
+        if (mail.to, mail.number) == ("ada", 1):
+            deferred.append(ctx.id)
+            return ctx.defer(delay="1 hour")
+        return handled.append((mail.to, mail.number))
 
-    numbers(bootstrap, topic, 1, to="ada")
+    numbers(bootstrap, topic, 1, 2, to="ada")
     with running(bootstrap, app) as loop:
-        wait_until(lambda: seen)
-        numbers(bootstrap, topic, 2, to="ada")
-        numbers(bootstrap, topic, 1, to="bob")
-        wait_until(lambda: len(seen) == 4)
-        wait_empty(loop)
-    assert [number for to, number in seen[1:] if to == "ada"] == [1, 2]
-    assert seen[1] == ("bob", 1)
+        wait_until(lambda: deferred)
+        for number in range(5):
+            numbers(bootstrap, topic, number, to="bob")
+        wait_until(lambda: len(handled) == 5)
+        assert loop.lag_records
+    assert handled == [("bob", number) for number in range(5)]
+    assert len(deferred) == 1
+
+
+def test_a_deferred_message_is_handled_before_the_later_ones_of_its_key(bootstrap, topic, app, options):
+    handled = []
+
+    @app.worker("mails", order_by="key", **options)
+    def send(mail, ctx):
+        handled.append(mail.number)
+        if len(handled) == 1:
+            ctx.defer(delay="100ms")
+
+    numbers(bootstrap, topic, 1, 2, 3, to="ada")
+    with running(bootstrap, app) as loop:
+        wait_until(lambda: loop.counts.handled == 3)
+    assert handled == [1, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ SOON = {"jitter": False, "factor": 1}
 
 @pytest.fixture
 def topic(bootstrap):
-    return made(bootstrap, fresh())
+    return made(bootstrap, fresh(), retention_ms="-1")  # a test writes records of another year
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 import headwater as hw
+from headwater.queue.record_index import read_headers
 from headwater.write.delivery_headers import delivery_headers
 from support.servers import wait_until
 from worker.running import Mail, application, fresh, made, read
@@ -57,6 +58,11 @@ def test_what_cannot_be_is_one_clear_line(options, line):
         delivery_headers(NOW_MS, **options)
     assert line in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_the_queues_of_the_log_read_the_headers_that_are_written():
+    headers = delivery_headers(NOW_MS, delay="10s", priority=9)
+    assert read_headers(headers) == (9, NOW_MS + 10_000)
 
 
 def test_a_handler_and_a_writer_write_the_same_headers(bootstrap):

@@ -232,7 +232,7 @@ class PlainOutputs(_Gathering):
         self._producer: Any = None
         super().__init__(group, done)
 
-    def _commit(self, batch: list[Finale]) -> list[Result]:
+    def _commit(self, batch: list[Finale], *, singly: bool = False) -> list[Result]:
         errors: dict[int, Result] = {}
         try:
             self._topics.ensure([written for finale in batch for written in finale.records])
@@ -244,17 +244,19 @@ class PlainOutputs(_Gathering):
         for number, finale in enumerate(batch):
             for written in finale.records:
                 self._send(number, finale, written, errors)
+                if singly:
+                    self._producer.flush(FLUSH_S)
         unanswered = self._producer.flush(FLUSH_S + CLOSE_S)
         if unanswered:
             return [Result(finale, "the log does not answer") for finale in batch]
         results = [errors.get(number, Result(finale)) for number, finale in enumerate(batch)]
-        if len(batch) == 1:
+        if singly or len(batch) == len(batch[0].records) == 1:
             return results
         # Others may have been refused with the one that the log does not take.
         return [result for each in results for result in (self._again(each) if each.is_hopeless else [each])]
 
     def _again(self, result: Result) -> list[Result]:
-        return self._commit([result.finale])
+        return self._commit([result.finale], singly=True)
 
     def _send(self, number: int, finale: Finale, written: Written, errors: dict[int, Result]) -> None:
         def note(error: Any, _: Any) -> None:

@@ -37,6 +37,8 @@ class Work:
     make one with ``hw.Work()`` and look at ``written``.
     """
 
+    written: list[Written]
+
     def __init__(
         self,
         topic: str = "",
@@ -60,7 +62,7 @@ class Work:
         """1 for the first attempt."""
         self.attempts = attempts
         """How many there are before the message becomes a dead letter."""
-        self.written: list[Written] = []
+        self.written = []
         self.deferred_ms: int | None = None
         """For how long the handler has deferred the message."""
         self._clock = clock or SystemClock()

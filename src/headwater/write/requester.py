@@ -26,6 +26,7 @@ from headwater.declare.duration import pause_ms
 from headwater.declare.judge import judge_of
 from headwater.declare.schema import Event
 from headwater.declare.spec import Stream
+from headwater.decoders import from_json
 from headwater.errors import NoReplyError, UsageError
 from headwater.queue_headers import CORRELATION_HEADER, ERROR_HEADER, REPLY_TO_HEADER
 from headwater.write.encoding import Key, Value
@@ -154,6 +155,6 @@ def _decoded(value: bytes | None, kind: Any) -> Any:
             fault = judge_of(kind).fault(value)
             if fault is not None:
                 raise NoReplyError("the reply is of another type", got=str(fault), expected=kind.__name__)
-        return msgspec.json.decode(value or b"", type=kind, strict=False)
+        return from_json(value or b"", kind, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise NoReplyError("the reply is of another type", got=str(error), expected=kind.__name__) from error

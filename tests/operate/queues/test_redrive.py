@@ -191,6 +191,55 @@ def test_headers_that_would_settle_a_message_do_not_stop_it(bootstrap):
     assert second.headers() == [("headwater-expires", later.encode())]
 
 
+def parking(queue, handled, bad):
+    """A worker that keeps the order of keys and parks them; it fails for good on what is bad."""
+    app = hw.App("bank")
+
+    @app.worker(
+        topic=queue.topic, group=queue.name, order_by="key", park=True, retry=hw.backoff("10ms", attempts=1)
+    )
+    def book(message: bytes) -> None:
+        if message.decode() in bad:
+            raise ValueError("no such currency")
+        handled.append(message.decode())
+
+    return app
+
+
+def test_a_parked_key_goes_back_whole_and_is_free_then(bootstrap):
+    queue, handled, bad = Queue(bootstrap), [], {"a1"}
+    app = parking(queue, handled, bad)
+    with running(bootstrap, app) as loop:
+        queue.produce("a0", "a1", "a2", key="a")
+        queue.produce("b0", "b1", key="b")
+        queue.produce("a3", key="a")
+        wait_empty(loop)
+        assert sorted(handled) == ["a0", "b0", "b1"]
+        bad.clear()
+        handled.clear()
+
+        assert moved(queue, limit=2) == []
+        assert len(moved(queue)) == 3
+
+        wait_until(lambda: len(handled) == 3, what="the messages of the key")
+        queue.produce("a4", key="a")
+        wait_until(lambda: len(handled) == 4, what="a message of a free key")
+    assert handled == ["a1", "a2", "a3", "a4"]
+    assert dead(queue) == 0
+
+
+def test_a_message_that_fails_again_parks_its_key_again_in_order(bootstrap):
+    queue, handled = Queue(bootstrap), []
+    with running(bootstrap, parking(queue, handled, {"a0"})) as loop:
+        queue.produce("a0", "a1", "a2", key="a")
+        wait_empty(loop)
+        assert len(moved(queue)) == 3
+        wait_until(lambda: dead(queue) == 3, what="letters again")
+    letters = [record.value().decode() for record in read(bootstrap, f"{queue.name}.dead")]
+    assert letters == ["a0", "a1", "a2"] * 2
+    assert handled == []
+
+
 def test_a_rate_is_kept(bootstrap):
     queue = Queue(bootstrap)
     posted(queue, *((str(number), None) for number in range(12)))

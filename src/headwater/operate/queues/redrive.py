@@ -3,17 +3,12 @@
 On the embedded log a letter is settled in the transaction that writes its message: the message is in its
 topic, or the letter is still there. Apache Kafka has no such transaction: there a message is written first,
 and after a crash it may be written again.
-
-A message keeps its key, value, headers and timestamp. Two headers would keep it from being delivered: a time
-that is over (``headwater-expires``) is left out, and after its id (``headwater-id``) comes another one, since
-messages with the same id are duplicates.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import groupby
 from typing import NamedTuple
-
-import msgspec
 
 from headwater.access import Log
 from headwater.client.bulk.producer import BulkProducer
@@ -21,20 +16,21 @@ from headwater.client.client import Client
 from headwater.client.share.link import Delivery
 from headwater.client.share.session import TransactionIdentity
 from headwater.clock import Clock, SystemClock
-from headwater.errors import UsageError
 from headwater.operate.queues.contents import contents
 from headwater.operate.queues.edit import Edit
 from headwater.operate.queues.groups import check_queue
 from headwater.operate.queues.letters import Letters
-from headwater.queue_headers import EXPIRES_HEADER, ID_HEADER
+from headwater.operate.queues.parked_letters import ParkedLetters, parked_letters
+from headwater.operate.queues.returning import Moved, Return, returned
 from headwater.record import Record
-from headwater.worker.letter import SUFFIX, open_letter
+from headwater.worker.letter import SUFFIX
+from headwater.worker.parked import SUFFIX as PARKED_SUFFIX
 from headwater.write.rate_limit import Limit
 
-__all__ = ["Moved", "Wanted", "dead_letters", "redrive"]
+__all__ = ["Wanted", "dead_letters", "redrive"]
 
 BATCH_MAX = 500
-"""Letters of one transaction."""
+"""Letters that are taken at once, and so the letters of one transaction, but for those of a parked key."""
 
 
 class Wanted(NamedTuple):
@@ -46,37 +42,66 @@ class Wanted(NamedTuple):
     rate: Limit | None = None
 
 
-class Moved(msgspec.Struct, frozen=True):
-    """A letter, and the topic and partition to which its message goes."""
+class _Letter(NamedTuple):
+    """A letter that is held, and its message."""
 
-    letter: str
-    """Its id: topic, partition and offset."""
-    topic: str
-    partition: int
-    key: str | None
-    attempts: str
-    reason: str
-
-
-class _Return(NamedTuple):
-    """A message on its way back."""
-
-    moved: Moved
-    message: Record
-    keeps_partition: bool
+    delivery: Delivery
+    back: Return
 
 
 def dead_letters(log: Log, name: str, wanted: Wanted) -> Iterator[Moved]:
-    """What `redrive` would move at this moment. Nothing is held, nothing is changed."""
+    """What `redrive` would move at this moment. Nothing is held, nothing is changed.
+
+    Raises as `redrive` does.
+    """
     queue, topics = _letter_queue(log, name)
     count, now_ms = 0, SystemClock().now_ms()
     for content in contents(log, queue) if queue in topics else ():
         if wanted.limit is not None and count >= wanted.limit:
             break
-        back = _opened(content.id, content.record, wanted, topics, now_ms)
+        back = returned(content.id, content.record, topics, now_ms, key=wanted.key, edit=wanted.edit)
         if back is not None:
             count += 1
             yield back.moved
+
+
+def redrive(log: Log, name: str, wanted: Wanted, clock: Clock | None = None) -> Iterator[Moved]:
+    """Moves the letters that are there now, and says of each that it was moved; no more than the limit.
+
+    A message that fails again meanwhile is a new letter, which stays.
+    UsageError if a letter cannot be edited or its topic does not exist: those before it have been moved.
+    """
+    clock = clock or SystemClock()
+    queue, topics = _letter_queue(log, name)
+    if queue not in topics:
+        return
+    parked = ParkedLetters[_Letter]({})
+    if f"{name}{PARKED_SUFFIX}" in topics:
+        parked = parked_letters(log, name, queue)
+    with closing(Client(log)) as client:
+        ends = client.end_offsets([queue])
+    choice = _Choice(wanted, topics, parked)
+    producer = BulkProducer(log, f"headwater-redrive-{name}", clock=clock)
+    with closing(producer), closing(Letters(log, queue, clock)) as letters:
+        producer.claim()
+        while choice.left != 0:
+            burst = BATCH_MAX if wanted.rate is None else wanted.rate.burst
+            taken = letters.take(min(BATCH_MAX, burst))
+            if all(_is_new(letter, ends) for letter in taken):  # or there are none
+                break
+            chosen, freed = choice.take(
+                (letter for letter in taken if not _is_new(letter, ends)), clock.now_ms()
+            )
+            if not chosen:
+                continue
+            _move(producer, letters, chosen, f"{name}{PARKED_SUFFIX}", freed)
+            yield from (letter.back.moved for letter in chosen)
+            if wanted.rate is not None:
+                letters.pause(len(chosen) / wanted.rate.per_second)
+
+
+def _is_new(letter: Delivery, ends: Mapping[tuple[str, int], int]) -> bool:
+    return letter.record.offset >= ends.get((letter.topic, letter.place[1]), 0)
 
 
 def _letter_queue(log: Log, name: str) -> tuple[str, Mapping[str, int]]:
@@ -89,105 +114,71 @@ def _letter_queue(log: Log, name: str) -> tuple[str, Mapping[str, int]]:
     return queue, topics
 
 
-def _opened(
-    letter: str, record: Record, wanted: Wanted, topics: Mapping[str, int], now_ms: int
-) -> _Return | None:
-    """The message of a letter, edited; None if it stays: it is not wanted, or is no letter at all."""
-    message, facts = open_letter(record)
-    if not facts or (wanted.key is not None and message.key != wanted.key.encode()):
-        return None
-    edited = message if wanted.edit is None else _edited(letter, message, wanted.edit)
-    if edited is None:
-        return None
-    topic, partition = facts["topic"], int(facts["partition"])
-    if topic not in topics:
-        raise UsageError(
-            f"letter {letter} cannot go back: there is no topic {topic!r}",
-            hint="create the topic first, or choose other letters with --key",
-        )
-    key = None if edited.key is None else edited.key.decode(errors="replace")
-    moved = Moved(letter, topic, partition, key, facts["attempts"], facts["reason"])
-    keeps_partition = edited.key == message.key and partition < topics[topic]
-    return _Return(moved, _deliverable(letter, edited, now_ms), keeps_partition)
+class _Choice:
+    """Which letters go back. Those of a parked key go all in one transaction, or not at all."""
 
+    def __init__(self, wanted: Wanted, topics: Mapping[str, int], parked: ParkedLetters[_Letter]) -> None:
+        self.left = wanted.limit
+        self._wanted = wanted
+        self._topics = topics
+        self._parked = parked
 
-def _deliverable(letter: str, message: Record, now_ms: int) -> Record:
-    """The message without what would settle it before it is delivered."""
-    headers = [
-        each for each in message.headers if not (each[0] == EXPIRES_HEADER and _is_over(each[1], now_ms))
-    ]
-    ids = [value for name, value in headers if name == ID_HEADER]
-    if ids:
-        first = next(i for i, (name, _) in enumerate(headers) if name == ID_HEADER)
-        headers = [each for i, each in enumerate(headers) if each[0] != ID_HEADER or i == first]
-        headers.append((ID_HEADER, (ids[0] or b"") + f"#{letter}".encode()))
-    return msgspec.structs.replace(message, headers=tuple(headers))
-
-
-def _is_over(text: bytes | None, now_ms: int) -> bool:
-    return text is not None and text.isdigit() and int(text) <= now_ms
-
-
-def _edited(letter: str, message: Record, edit: Edit) -> Record | None:
-    try:
-        return edit(message)
-    except UsageError as error:
-        raise UsageError(
-            f"letter {letter}: {error.what}", got=error.got, expected=error.expected, hint=error.hint
-        ) from error
-
-
-def redrive(log: Log, name: str, wanted: Wanted, clock: Clock | None = None) -> Iterator[Moved]:
-    """Moves letters, and says of each that it was moved. Ends when there are no more, or with the limit.
-
-    UsageError if a letter cannot be edited or its topic does not exist: those before it have been moved.
-    """
-    clock = clock or SystemClock()
-    queue, topics = _letter_queue(log, name)
-    if queue not in topics:
-        return
-    left = wanted.limit
-    producer = BulkProducer(log, f"headwater-redrive-{name}", clock=clock)
-    with closing(producer), closing(Letters(log, queue, clock)) as letters:
-        producer.claim()
-        while left is None or left > 0:
-            burst = BATCH_MAX if wanted.rate is None else wanted.rate.burst
-            taken = letters.take(min(BATCH_MAX, burst, BATCH_MAX if left is None else left))
-            if not taken:
-                break
-            now_ms = clock.now_ms()
-            returns = [
-                (letter, _opened(_id(letter), letter.record, wanted, topics, now_ms)) for letter in taken
-            ]
-            chosen = [(letter, back) for letter, back in returns if back is not None]
-            if not chosen:
+    def take(self, deliveries: Iterable[Delivery], now_ms: int) -> tuple[list[_Letter], list[bytes]]:
+        """Those that go back now, and the keys that are free then."""
+        chosen: list[_Letter] = []
+        freed: list[bytes] = []
+        for delivery in deliveries:
+            key = delivery.record.key
+            if not self._parked.holds(key):
+                if self._has_room(len(chosen) + 1) and (letter := self._letter(delivery, now_ms)) is not None:
+                    chosen.append(letter)
                 continue
-            _move(producer, letters, chosen)
-            yield from (back.moved for _, back in chosen)
-            left = None if left is None else left - len(chosen)
-            if wanted.rate is not None:
-                letters.pause(len(chosen) / wanted.rate.per_second)
+            letters = self._parked.gather(key or b"", delivery.record.offset, self._letter(delivery, now_ms))
+            if letters and self._has_room(len(chosen) + len(letters)):
+                chosen += letters
+                freed.append(key or b"")
+        if self.left is not None:
+            self.left -= len(chosen)
+        return chosen, freed
+
+    def _has_room(self, count: int) -> bool:
+        return self.left is None or count <= self.left
+
+    def _letter(self, delivery: Delivery, now_ms: int) -> _Letter | None:
+        name = f"{delivery.topic}-{delivery.place[1]}-{delivery.record.offset}"
+        wanted = self._wanted
+        back = returned(name, delivery.record, self._topics, now_ms, key=wanted.key, edit=wanted.edit)
+        return None if back is None else _Letter(delivery, back)
 
 
-def _id(letter: Delivery) -> str:
-    return f"{letter.topic}-{letter.place[1]}-{letter.record.offset}"
+def _destination(letter: _Letter) -> tuple[str, int | None]:
+    return letter.back.moved.topic, letter.back.partition
 
 
-def _move(producer: BulkProducer, letters: Letters, chosen: Sequence[tuple[Delivery, _Return]]) -> None:
-    """One transaction: messages are written, and their letters settled."""
+def _move(
+    producer: BulkProducer,
+    letters: Letters,
+    chosen: Sequence[_Letter],
+    parked_topic: str,
+    freed: Sequence[bytes],
+) -> None:
+    """One transaction: messages are written, their letters settled, and parked keys set free."""
     producer.begin()
     try:
-        for _, back in chosen:
-            partition = back.moved.partition if back.keeps_partition else None
-            producer.send_records(back.moved.topic, [back.message], partition)
+        for (topic, partition), group in groupby(
+            chosen, lambda letter: (letter.back.moved.topic, letter.back.partition)
+        ):
+            producer.send_records(topic, [letter.back.message for letter in group], partition)
+        if freed:
+            producer.send_records(parked_topic, [Record(key, None) for key in freed])
         producer.flush()
-        taken = [letter for letter, _ in chosen]
+        deliveries = [letter.delivery for letter in chosen]
         if letters.is_embedded:
             identity = TransactionIdentity(*producer.add_group(letters.queue))
-            letters.accept_with(taken, identity)
+            letters.accept_with(deliveries, identity)
         producer.commit()
         if not letters.is_embedded:
-            letters.accept(taken)
+            letters.accept(deliveries)
     except BaseException:
         producer.abort(0.0)
         raise

@@ -1,6 +1,6 @@
 """Status of queues: how much waits, is in work, is delayed, and has become dead letters."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from itertools import islice
 
@@ -12,6 +12,7 @@ from headwater.client.share.queue_state import QueueState
 from headwater.clock import Clock, SystemClock
 from headwater.operate.queues.contents import contents, places_of
 from headwater.operate.queues.groups import Place, members, queues
+from headwater.operate.queues.spans import STATES
 from headwater.worker.letter import SUFFIX
 
 __all__ = ["PartitionStatus", "QueueStatus", "statuses"]
@@ -123,6 +124,8 @@ class _Look:
         if state is None:
             waiting = self._counted(name, place, None)
             state = QueueState(0, waiting, waiting, 0, 0, 0, 0, 0, 0, 0)
+        elif name.endswith(SUFFIX) and state.waiting:  # every letter was written in a transaction
+            state = state._replace(waiting=self._counted(name, place, state, ("waiting",)))
         oldest = None
         if state.waiting:
             for content in islice(contents(self._log, name, ("waiting",), {place: state}), 1):
@@ -150,10 +153,13 @@ class _Look:
             return 0
         return sum(self._counted(name, *known) for known in places_of(self._log, name).items())
 
-    def _counted(self, name: str, place: Place, state: QueueState | None) -> int:
+    def _counted(
+        self, name: str, place: Place, state: QueueState | None, states: Collection[str] = STATES
+    ) -> int:
         """The messages of a partition, one by one as far as that is quick."""
         if state is None or state.waiting is not None:
-            count = sum(1 for _ in islice(contents(self._log, name, places={place: state}), LETTERS_MAX + 1))
+            letters = contents(self._log, name, states, {place: state})
+            count = sum(1 for _ in islice(letters, LETTERS_MAX + 1))
             if count <= LETTERS_MAX:
                 return count
         start, end = self.client.bounds(place[0])[place[1]]
