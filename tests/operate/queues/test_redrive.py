@@ -85,7 +85,7 @@ def test_a_message_comes_back_as_it_was_written(bootstrap):
     assert (again.partition(), again.key(), again.value()) == (2, b"ada", b'{"to": "x"}')
     assert (again.headers(), again.timestamp()) == (first.headers(), first.timestamp())
     assert [record.partition() for record in read(bootstrap, queue.topic) if not record.key()] == [1, 1]
-    assert dead(queue) == 0
+    wait_until(lambda: dead(queue) == 0, what="the end of the transaction")
     with queue.member() as member:
         member.hold(2)
         assert {delivery.deliveries for delivery in member.held} == {1}
