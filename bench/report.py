@@ -45,6 +45,10 @@ NOTES = {
             "messages, publisher confirms and prefetch 250; Python is the faster of pika and aio-pika beside a worker of ours. A share group has sixteen of Kafka's Java "
             "consumers, on Apache Kafka and on the embedded log alike. Times from publishing to the handler are those at half of RabbitMQ's rate."
         ),
+        (
+            'RabbitMQ syncs messages in batches before it confirms them, and gives them to a waiting consumer before that: its goals are those of flush = "commit", with '
+            'which ours syncs a message, then its delivery, then its acknowledgement. Apache Kafka leaves syncs to the system, as ours does with flush = "os".'
+        ),
     ],
     "nexmark": [
         (

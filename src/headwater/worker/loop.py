@@ -44,7 +44,7 @@ __all__ = ["Loop"]
 IDLE_MS = 500
 """How long a fetch waits for messages while nothing is in work."""
 BUSY_MS = 2, 100
-"""The same otherwise: acknowledgements wait behind it, so it grows with the time that handlers take."""
+"""The same otherwise: acknowledgements wait for its answer, so it grows with the time that handlers take."""
 PATIENCE = 4
 """A fetch waits for this part of the time since something has happened."""
 LOOK_S = 0.1
@@ -236,7 +236,7 @@ class Loop:
         self._take(turn)
 
     def _wait_ms(self, now: float) -> int:
-        """How long a fetch may wait: acknowledgements that come meanwhile wait behind it."""
+        """How long a fetch may wait: acknowledgements that come meanwhile wait for its answer."""
         if self._work.is_idle:
             return IDLE_MS
         shortest, longest = BUSY_MS

@@ -118,7 +118,7 @@ def test_a_dry_run_says_what_would_be_moved_and_moves_nothing(bootstrap):
     queue = Queue(bootstrap)
     posted(queue, ("a", "ada"), ("b", "bob"), ("c", "ada"))
 
-    found = list(dead_letters(bootstrap, queue.name, Wanted(key="ada", limit=5)))
+    found = dead_letters(bootstrap, queue.name, Wanted(key="ada", limit=5))
 
     assert [(one.letter, one.topic, one.key, one.reason) for one in found] == [
         (f"{queue.name}.dead-0-0", queue.topic, "ada", "no"),
@@ -219,6 +219,8 @@ def test_a_parked_key_goes_back_whole_and_is_free_then(bootstrap):
         handled.clear()
 
         assert moved(queue, limit=2) == []
+        assert dead_letters(bootstrap, queue.name, Wanted(limit=2)) == []
+        assert len(dead_letters(bootstrap, queue.name, Wanted())) == 3
         assert len(moved(queue)) == 3
 
         wait_until(lambda: len(handled) == 3, what="the messages of the key")

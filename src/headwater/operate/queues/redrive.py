@@ -43,26 +43,29 @@ class Wanted(NamedTuple):
 
 
 class _Letter(NamedTuple):
-    """A letter that is held, and its message."""
+    """A letter, and its message."""
 
-    delivery: Delivery
     back: Return
+    delivery: Delivery | None
+    """None if it is only looked at."""
 
 
-def dead_letters(log: Log, name: str, wanted: Wanted) -> Iterator[Moved]:
+Seen = tuple[str, Record, Delivery | None]
+"""A letter by its id."""
+
+
+def dead_letters(log: Log, name: str, wanted: Wanted) -> list[Moved]:
     """What `redrive` would move at this moment. Nothing is held, nothing is changed.
 
     Raises as `redrive` does.
     """
     queue, topics = _letter_queue(log, name)
-    count, now_ms = 0, SystemClock().now_ms()
-    for content in contents(log, queue) if queue in topics else ():
-        if wanted.limit is not None and count >= wanted.limit:
-            break
-        back = returned(content.id, content.record, topics, now_ms, key=wanted.key, edit=wanted.edit)
-        if back is not None:
-            count += 1
-            yield back.moved
+    if queue not in topics:
+        return []
+    choice = _Choice(wanted, topics, _parked(log, name, queue, topics))
+    seen = ((content.id, content.record, None) for content in contents(log, queue))
+    chosen, _ = choice.take(seen, SystemClock().now_ms())
+    return [letter.back.moved for letter in chosen]
 
 
 def redrive(log: Log, name: str, wanted: Wanted, clock: Clock | None = None) -> Iterator[Moved]:
@@ -75,12 +78,9 @@ def redrive(log: Log, name: str, wanted: Wanted, clock: Clock | None = None) -> 
     queue, topics = _letter_queue(log, name)
     if queue not in topics:
         return
-    parked = ParkedLetters[_Letter]({})
-    if f"{name}{PARKED_SUFFIX}" in topics:
-        parked = parked_letters(log, name, queue)
     with closing(Client(log)) as client:
         ends = client.end_offsets([queue])
-    choice = _Choice(wanted, topics, parked)
+    choice = _Choice(wanted, topics, _parked(log, name, queue, topics))
     producer = BulkProducer(log, f"headwater-redrive-{name}", clock=clock)
     with closing(producer), closing(Letters(log, queue, clock)) as letters:
         producer.claim()
@@ -89,15 +89,26 @@ def redrive(log: Log, name: str, wanted: Wanted, clock: Clock | None = None) -> 
             taken = letters.take(min(BATCH_MAX, burst))
             if all(_is_new(letter, ends) for letter in taken):  # or there are none
                 break
-            chosen, freed = choice.take(
-                (letter for letter in taken if not _is_new(letter, ends)), clock.now_ms()
-            )
+            old: list[Seen] = [
+                (_id(letter), letter.record, letter) for letter in taken if not _is_new(letter, ends)
+            ]
+            chosen, freed = choice.take(old, clock.now_ms())
             if not chosen:
                 continue
             _move(producer, letters, chosen, f"{name}{PARKED_SUFFIX}", freed)
             yield from (letter.back.moved for letter in chosen)
             if wanted.rate is not None:
                 letters.pause(len(chosen) / wanted.rate.per_second)
+
+
+def _parked(log: Log, name: str, queue: str, topics: Mapping[str, int]) -> ParkedLetters[_Letter]:
+    if f"{name}{PARKED_SUFFIX}" not in topics:
+        return ParkedLetters({})
+    return parked_letters(log, name, queue)
+
+
+def _id(letter: Delivery) -> str:
+    return f"{letter.topic}-{letter.place[1]}-{letter.record.offset}"
 
 
 def _is_new(letter: Delivery, ends: Mapping[tuple[str, int], int]) -> bool:
@@ -123,20 +134,23 @@ class _Choice:
         self._topics = topics
         self._parked = parked
 
-    def take(self, deliveries: Iterable[Delivery], now_ms: int) -> tuple[list[_Letter], list[bytes]]:
+    def take(self, seen: Iterable[Seen], now_ms: int) -> tuple[list[_Letter], list[bytes]]:
         """Those that go back now, and the keys that are free then."""
         chosen: list[_Letter] = []
         freed: list[bytes] = []
-        for delivery in deliveries:
-            key = delivery.record.key
-            if not self._parked.holds(key):
-                if self._has_room(len(chosen) + 1) and (letter := self._letter(delivery, now_ms)) is not None:
-                    chosen.append(letter)
+        for name, record, delivery in seen:
+            if not self._has_room(len(chosen) + 1) and not self._parked.last_offsets:
+                break
+            key = record.key
+            if key is None or not self._parked.holds(key):
+                if self._has_room(len(chosen) + 1):
+                    letter = self._letter(name, record, delivery, now_ms)
+                    chosen += [] if letter is None else [letter]
                 continue
-            letters = self._parked.gather(key or b"", delivery.record.offset, self._letter(delivery, now_ms))
+            letters = self._parked.gather(key, record.offset, self._letter(name, record, delivery, now_ms))
             if letters and self._has_room(len(chosen) + len(letters)):
                 chosen += letters
-                freed.append(key or b"")
+                freed.append(key)
         if self.left is not None:
             self.left -= len(chosen)
         return chosen, freed
@@ -144,11 +158,10 @@ class _Choice:
     def _has_room(self, count: int) -> bool:
         return self.left is None or count <= self.left
 
-    def _letter(self, delivery: Delivery, now_ms: int) -> _Letter | None:
-        name = f"{delivery.topic}-{delivery.place[1]}-{delivery.record.offset}"
+    def _letter(self, name: str, record: Record, delivery: Delivery | None, now_ms: int) -> _Letter | None:
         wanted = self._wanted
-        back = returned(name, delivery.record, self._topics, now_ms, key=wanted.key, edit=wanted.edit)
-        return None if back is None else _Letter(delivery, back)
+        back = returned(name, record, self._topics, now_ms, key=wanted.key, edit=wanted.edit)
+        return None if back is None else _Letter(back, delivery)
 
 
 def _destination(letter: _Letter) -> tuple[str, int | None]:
@@ -172,7 +185,7 @@ def _move(
         if freed:
             producer.send_records(parked_topic, [Record(key, None) for key in freed])
         producer.flush()
-        deliveries = [letter.delivery for letter in chosen]
+        deliveries = [letter.delivery for letter in chosen if letter.delivery is not None]
         if letters.is_embedded:
             identity = TransactionIdentity(*producer.add_group(letters.queue))
             letters.accept_with(deliveries, identity)
