@@ -120,9 +120,8 @@ def test_from_an_empty_folder_to_a_row_on_the_live_page(terminal, capsys):
     began = time.monotonic()
     begin, application, second = (lines("README.md", first=number) for number in range(3))
     guide = lines("docs/guide.md", first=0)
-    assert [line for line in guide if line not in {each.partition("  #")[0].strip() for each in begin}] == [
-        "headwater graph app.py"
-    ]
+    typed = {line.partition("  #")[0].strip() for line in begin}
+    assert [line for line in guide if line not in typed] == ["headwater graph app.py"]
     for line in begin:
         if not any(line.startswith(other) for other in NOT_HERE):
             terminal.type(line)

@@ -285,7 +285,7 @@ def is_taken(cell: Cell, part: str) -> bool:
 def test_a_fault_stays_where_it_is_and_heals(world, cell):
     up = world.up
     before, processes, said = up.parts(), up.processes(), len(up.said())
-    states = {part: each["state"] for part, each in before.items()}
+    states = {part: status["state"] for part, status in before.items()}
     cell.begin(world)
     if cell.column == "crashes":
         restarts = before[cell.part]["restarts"] + (LOOPS if cell.fault == "crash loop" else 1)
