@@ -6,7 +6,7 @@ JOINS  := q3,q4,q5,q7,q8,q9,q13,q20
 # pip and Spark follow the ordinary clients' configuration; nothing here says where packages come from.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-logic bench-stores bench-delivery bench-capture bench-recovery bench-commits bench-report sql-page capture-page rooms-page start-page life-pages soak soak-log clean
+.PHONY: help setup demo test test-faults lint bench-log bench-idle bench-flow bench-history bench-stage bench-time bench-joins bench-logic bench-stores bench-delivery bench-capture bench-recovery bench-queue bench-commits bench-report sql-page capture-page rooms-page start-page life-pages soak soak-log clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  ##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -103,11 +103,15 @@ start-page: $(VENV)/.setup  ## draws the tables of how a view starts in pipeline
 life-pages: $(VENV)/.setup  ## draws the lives of sinks and effects in docs/sinks.md and docs/effects.md from the code
 	@PYTHONPATH=tests $(BIN)/python tests/sink/lifepage.py
 
+bench-queue: $(VENV)/.setup $(VENV)/.setup-test .venv-rabbit/.setup  ## queues beside RabbitMQ and Apache Kafka's share groups (about 20 minutes); MESSAGES=8000 ROUNDS=1 for a trial
+	@$(BIN)/python bench/queues.py $(ARGS)
+	@$(BIN)/python bench/report.py
+
 bench-report: $(VENV)/.setup  ## draws docs/benchmarks.md from bench/results
 	@$(BIN)/python bench/report.py
 
 clean:  ## remove the virtual environment and everything that was built or measured locally
-	rm -rf $(VENV) .venv-flink build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) .venv-flink .venv-rabbit build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
 
 $(VENV)/.setup: pyproject.toml scripts/setup src/headwater/pipeline/spark/jars.py src/headwater/operate/machine/keep_classes.py $(wildcard src/headwater/pipeline/spark/jvm/*.java)
 	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/setup
@@ -115,6 +119,9 @@ $(VENV)/.setup: pyproject.toml scripts/setup src/headwater/pipeline/spark/jars.p
 
 .cache/debezium/.setup: scripts/setup-debezium bench/debezium/pom.xml bench/debezium/Capture.java
 	@scripts/setup-debezium
+
+.venv-rabbit/.setup: scripts/setup-queue $(wildcard bench/queue_java/*)
+	@PYTHON=$(PYTHON) scripts/setup-queue
 
 .venv-flink/.setup: scripts/setup-flink
 	@PYTHON=$(PYTHON) scripts/setup-flink

@@ -1,7 +1,7 @@
 """Events of an auction house after Nexmark: of fifty, one is a new person, three are new auctions and forty-six are bids.
 
 The same seed gives the same events. Each has a millisecond of its own, so that "the latest" is never a matter of luck. Half of the bids go to
-an auction, and three of four come from a bidder, that is hot at the time. They stand in a topic for each kind, or in one, as Nexmark has them.
+an auction, and three of four come from a bidder, that is hot at the time. They are in a topic for each kind, or in one, as Nexmark has them.
 """
 
 import random
@@ -60,7 +60,7 @@ def events(count: int, seed: int = 7) -> Iterator[Record]:
 
 
 def together(record: Record) -> Record:
-    """An event as it stands in the topic of all kinds: a number, its time, and a field for its kind."""
+    """An event as it is in the topic of all kinds: a number, its time, and a field for its kind."""
     topic, key, value = record
     number, field = FIELDS[topic]
     head, _, rest = value.partition(b'"happened":"')
@@ -74,7 +74,7 @@ def fill(
     partitions: int,
     *,
     seed: int = 7,
-    told: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int], None] = lambda _: None,
     one_topic: bool = False,
 ) -> dict[str, int]:
     """Writes the events into their topics, or into one; gives back how many each has got."""
@@ -91,7 +91,7 @@ def fill(
             out.produce_batch(topic, parts[topic])
             out.poll(0)
             parts[topic] = []
-            told(number)
+            progress(number)
     for topic, part in parts.items():
         out.produce_batch(topic, part)
     if out.flush(120):

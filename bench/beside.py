@@ -44,7 +44,7 @@ class Flink:
         return float(self._ask([created], insert=insert)["seconds"])
 
     def begin(self, statements: list[str], insert: str) -> None:
-        """A job that goes on until ``cancel``."""
+        """A job that runs until ``cancel``."""
         self._ask(statements, begin=insert)
 
     def cancel(self) -> None:

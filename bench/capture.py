@@ -35,7 +35,7 @@ from support.servers import BrokerProcess
 PEER = "Debezium 3.5.0, warm, no publication"
 GOALS = {"PostgreSQL": 3.0, "MariaDB": 2.5}
 WARM = 0.5
-"""Behind this share of a run's rows Debezium's engine is counted; its process stays for all runs."""
+"""After this share of a run's rows Debezium's engine is counted; its process stays for all runs."""
 
 
 def used_s() -> float:

@@ -1,7 +1,7 @@
 """Apache Flink on two cores, as a process that runs statements: a JSON object a line in, one a line out. Runs in an environment of its own.
 
 {"statements": ["CREATE TABLE …"], "insert": "INSERT INTO …"}   ->   {"seconds": 12.3}
-{"statements": […], "begin": "INSERT INTO …"}                    ->   {}, and the job goes on until
+{"statements": […], "begin": "INSERT INTO …"}                    ->   {}, and the job runs until
 {"statements": [], "cancel": true}                               ->   {}
 """
 

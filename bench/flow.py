@@ -54,7 +54,7 @@ def kept_waiting_ms(pid: int) -> float:
 
 
 def ask(port: int, pid: int, pipe: Connection) -> None:
-    """Asks once a millisecond until told to end; answers with the longest latency, corrected and as it was, in milliseconds."""
+    """Asks once a millisecond until it is stopped; answers with the longest latency, corrected and as it was, in milliseconds."""
     client = socket.create_connection(("127.0.0.1", port))
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     own, stall, longest = os.getpid(), 0.0, 0.0

@@ -150,7 +150,7 @@ def observe(folder: Path, segments: int) -> dict[str, float]:
 
 
 def crash_start(folder: Path) -> float:
-    """A start after the broker was killed behind a write: it trusts what has proof of its end, and reads the rest."""
+    """A start after the broker was killed after a write: it trusts what has proof of its end, and reads the rest."""
     broker = BrokerProcess(folder, "--flush", "os")
     broker.start()
     client = Client(broker.port)

@@ -71,7 +71,7 @@ class Customer(hw.Row):
 # ---- the records ---------------------------------------------------------------------------------------
 
 
-def trades(count: int, *, deletes: bool = True) -> Iterator[Record]:  # noqa: ARG001 (nobody deletes a rate)
+def trades(count: int, *, deletes: bool = True) -> Iterator[Record]:  # noqa: ARG001 (rates are never deleted)
     """Of twenty records one is a new rate of an account, the others are trades; there are a hundred for each account."""
     accounts = max(count // 100, 1)
     for n in range(count):

@@ -103,7 +103,7 @@ def compared(bootstrap: str, query: Query, ours: str, theirs: str) -> str:
 
 
 def measured(query: Query, ours: Ours, flink: Flink, broker: BrokerProcess) -> dict[str, Any]:
-    """The medians of runs that take turns; the first round warms both up and tells whether they say the same."""
+    """The medians of runs that take turns; the first round warms both up and checks that they agree."""
     found: dict[str, list[tuple[float, float]]] = {"ours": [], "flink": []}
     equal, rounds, number = "", ROUNDS, 0
     while number <= rounds:

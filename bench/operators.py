@@ -133,7 +133,7 @@ CASES = {"as-of enrichment": (trades, enriched), "join of two tables": (orders, 
 
 def measured(what: str, spark: SparkSession, folder: Path, rounds: int, shards: int) -> list[float]:
     """Rows a second of each round; the first, in which Java and the workers get warm, is left out."""
-    logic.BATCHES = -(-logic.EVENTS // BATCH_RECORDS_MAX)  # as a pipeline that is behind would take them
+    logic.BATCHES = -(-logic.EVENTS // BATCH_RECORDS_MAX)  # as a pipeline with a backlog would take them
     make, build = CASES[what]
     watermarks = make(folder / "rows")
     found = []

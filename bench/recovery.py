@@ -1,4 +1,4 @@
-"""make bench-recovery: how long a view is away when its machine, its copies or its checkpoint are lost, beside making it anew from the log.
+"""make bench-recovery: how long a view is away when its machine, its copies or its checkpoint are lost, beside computing it again from the log.
 
 A view counts the records of each key, in state of ours. Each way ends when a record that was written last is in the view. Spark runs all the
 time, as a standby would have it; its own start comes on top of every way. KEYS and RECORDS say how much there is.
@@ -59,7 +59,7 @@ def records(count: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def catch_up(settings: Settings) -> None:
-    """Starts the view and waits until it has published all that is in the log; then it stands."""
+    """Starts the view and waits until it has published all that is in the log; then it is stopped."""
     runner = Runner(app(), settings)
     runner.start()
     try:

@@ -59,7 +59,7 @@ def sample(pid: int) -> Sample:
 
 
 def send(bootstrap: str, topic: str, records_per_s: float, sent, ended: Event) -> None:
-    """Produces as fast as allowed until told to end; counts what was acknowledged."""
+    """Produces as fast as allowed until it is stopped; counts what was acknowledged."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     producer = Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": "all", "partitioner": "random"}

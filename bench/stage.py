@@ -228,7 +228,7 @@ class Grown:
         inputs.BATCH_RECORDS_MAX = BATCH
 
     def changed(self, times: int) -> list[float]:
-        """Seconds of batches that change the same keys again and again; the first one, behind a restart, does not count."""
+        """Seconds of batches that change the same keys again and again; the first one, after a restart, does not count."""
         for _ in range(times):
             fill(self._bootstrap, self._topic, iter(self._chosen))
         inputs.BATCH_RECORDS_MAX = CHANGED
@@ -368,7 +368,7 @@ def many(settings: Settings, bootstrap: str) -> list[Figure]:
             "restart with 10 million keys: to the end of the first batch",
             first,
             again,
-            "when this machine's copies are made anew from the files",
+            "when this machine's copies are made again from the files",
             "s",
             None,
             higher_is_better=False,

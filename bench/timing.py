@@ -1,7 +1,7 @@
 """make bench-time: how soon a real-time view answers, and what ten times the history costs a batch.
 
 The limits of the first part are goals, not peers; each event is timed from before it is produced until a consumer has its row. In the
-second part the same view goes on at the same rate behind a log of 300,000 and of 3 million records.
+second part the same view continues at the same rate after a log of 300,000 and of 3 million records.
 """
 
 import statistics
@@ -116,7 +116,7 @@ def _read(bootstrap: str, came: dict[str, dict[int, float]], ended: threading.Ev
 
 
 def history(settings: Settings) -> tuple[float, float]:
-    """The median seconds of a batch behind few and behind many records: two views of one application that take turns."""
+    """The median seconds of a batch after few and after many records: two views of one application that take turns."""
     app = hw.App("bench")
     sizes = {"few": HISTORY, "many": TIMES * HISTORY}
     out = producer(settings.access, **{"queue.buffering.max.messages": 1_000_000})
@@ -169,10 +169,10 @@ def main() -> None:
         few, many = history(settings)
         figures.append(
             Figure(
-                f"a batch of {ROUND_RECORDS:,} records behind {TIMES * HISTORY:,} in the log",
+                f"a batch of {ROUND_RECORDS:,} records after {TIMES * HISTORY:,} in the log",
                 many,
                 few,
-                f"behind {HISTORY:,}",
+                f"after {HISTORY:,}",
                 "s",
                 0.9,
                 higher_is_better=False,

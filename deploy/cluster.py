@@ -197,7 +197,7 @@ class Cluster:
                 )
 
     def _in_quorum(self, part: str) -> bool:
-        """Whether the brokers know each other, this one among them; while a quorum is away nobody can say."""
+        """Whether the brokers know each other, this one among them; while a quorum is away this is unknown."""
         if not answers(self._plan().ports[part]):
             return False
         if sum(map(self.running, BROKERS)) < 2:
@@ -308,7 +308,7 @@ class Cluster:
             f"user {_user(WORKERS[0])} can run no Python with the libraries of this one",
             got=said,
             expected=f"to read {self.folder} and {sys.prefix}, and to run its interpreter",
-            hint="choose a FOLDER that every user can reach, and a virtual environment that does not stand in a home folder",
+            hint="choose a FOLDER that every user can reach, and a virtual environment that is not in a home folder",
         )
 
     def _plan(self) -> Plan:

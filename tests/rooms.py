@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "headwater"
 TOP = "(top)"
 EVERYTHING = ("*",)
 BELOW = ("pipeline", "pipeline/spark", "pipeline/wire", "pipeline/arrow", "pipeline/time", "pipeline/state")
-"""What all operators of a pipeline stand on."""
+"""What all operators of a pipeline are built on."""
 
 ROOMS: dict[str, tuple[str, ...]] = {
     TOP: (),
@@ -129,6 +129,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "sink",
         "sink/loop",
         "sink/effects",
+    ),
+    "operate/queues": (
+        "client",
+        "client/bulk",
+        "client/share",
+        "operate/log",
+        "queue",
+        "worker",
+        "write",
     ),
     "operate/machine": ("client", "declare", "pipeline", "pipeline/spark"),
     "operate/views": EVERYTHING,

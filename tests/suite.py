@@ -24,7 +24,8 @@ TESTS = Path(__file__).parent
 DURATIONS = TESTS / "durations.json"
 SHARING = ("views-1", "views-2")
 """The rows of tests that share a Spark session."""
-NAMES = (*SHARING, "others")
+NAMES = (*SHARING, "others-1", "others-2")
+"""Twice as many as cores: tests wait for servers, kills and syncs about half of their time."""
 WATCH_S = 15
 UNKNOWN_S = 5.0
 """What a file takes that has no record."""
@@ -85,13 +86,15 @@ def progress(reports: Mapping[str, Mapping[str, Any]]) -> str:
 
 def watch(rows: Sequence[Row]) -> None:
     """Until all rows have ended."""
-    began, told = time.monotonic(), set[str]()
+    began, reported = time.monotonic(), set[str]()
     while running := [row for row in rows if row.process.poll() is None]:
         with contextlib.suppress(subprocess.TimeoutExpired):
             running[0].process.wait(WATCH_S)
         reports = {row.name: row.report() for row in rows}
-        for name in (name for each in reports.values() for name in each["failed"] if name not in told):
-            told.add(name)
+        for name in (
+            name for report in reports.values() for name in report["failed"] if name not in reported
+        ):
+            reported.add(name)
             _say(f"failed: {name}")
         _say(f"{(time.monotonic() - began) / 60:4.1f} min  {progress(reports)}")
 

@@ -7,7 +7,7 @@ def test_an_open_log_needs_its_address_only():
     assert access("a:1").librdkafka() == access("a:1").java() == {"bootstrap.servers": "a:1"}
 
 
-def test_tls_and_a_user_are_said_to_both_libraries(tmp_path):
+def test_both_libraries_get_tls_and_the_user(tmp_path):
     ca = tmp_path / "ca.pem"
     ca.write_text("-----BEGIN CERTIFICATE-----\n")
     found = Access("a:1", tls=True, ca=str(ca), user="alice", password='a"b\\c')

@@ -48,7 +48,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("url", BAD)
-def test_an_address_that_libpq_would_quote_is_refused_without_a_word_of_it(url):
+def test_an_address_that_libpq_would_quote_is_refused_without_being_shown(url):
     target, declared = sink.Postgres(url), capture.Postgres(url, ["t"])
     for act in (lambda: target.open(SinkFeed("s", "t", ("id",), {"id": "STRING"})), lambda: connect(url)):
         with pytest.raises(UsageError, match=r"the address is not that of a PostgreSQL.*%40") as caught:
@@ -71,7 +71,7 @@ def test_an_address_that_libpq_reads_as_it_looks_is_taken(url):
     check_postgres("sink 's'", url)
 
 
-def test_a_mariadb_address_whose_port_is_none_is_refused_without_a_word_of_it():
+def test_a_mariadb_address_with_a_wrong_port_is_refused_without_being_shown():
     with pytest.raises(
         UsageError, match="the port in the address of a MariaDB source is not a number"
     ) as caught:

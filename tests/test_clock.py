@@ -1,10 +1,10 @@
-"""Clocks: what has elapsed is not moved by whoever sets the time."""
+"""Clocks: setting the time does not change how much has elapsed."""
 
 from headwater.clock import SteadyClock
 from headwater.testing import SettableClock
 
 
-def test_a_steady_clock_goes_on_from_its_start_whatever_the_time_is_set_to():
+def test_a_steady_clock_continues_from_its_start_whatever_the_time_is_set_to():
     clock = SettableClock()
     steady = SteadyClock(clock)
     start_ms = steady.now_ms()

@@ -1,4 +1,4 @@
-"""What documents, hints and help texts tell a user to type is understood by the program that is installed."""
+"""What documents, hints and help texts give a user to type is understood by the installed program."""
 
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def test_every_command_that_a_hint_names_exists():
     assert not faults
 
 
-def test_nothing_that_is_said_to_a_user_names_make():
+def test_no_message_to_a_user_names_make():
     """Who has Headwater by pip has no Makefile."""
     known = commandlines.targets(doctext.ROOT / "Makefile")
     modules = [path for path in SOURCES if path.suffix == ".py"]
@@ -116,7 +116,7 @@ PLANTED = {
     "a quote that is not closed": "headwater produce orders < 'a",
     "a fault inside a substitution": 'headwater wait revenue --at-least "$(headwater produced orders)"',
     "a fault after a pipe": "echo 1 | headwater produce",
-    "a value that is no number": "headwater view scale revenue --shards many",
+    "a value that is not a number": "headwater view scale revenue --shards many",
 }
 
 

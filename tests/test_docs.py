@@ -44,6 +44,22 @@ def test_settings_are_documented_with_their_defaults():
     assert documented == defaults
 
 
+def claims() -> dict[str, str]:
+    """The rows of the table beside other queues, and the last cell of each."""
+    table = (DOCS / "queues.md").read_text().partition("## Beside other queues")[2].partition("\n## ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    rows = [line.strip("| ").split(" | ") for line in lines[1:]]
+    return {row[0]: row[-1] for row in rows}
+
+
+@pytest.mark.parametrize("claim", claims())
+def test_every_claim_beside_other_queues_names_a_test_that_exists(claim):
+    (test,) = re.findall(r"`(test_\w+)`", claims()[claim])
+
+    sources = (DOCS.parent / "tests").rglob("test_*.py")
+    assert any(re.search(rf"^(async )?def {test}\(", source.read_text(), re.MULTILINE) for source in sources)
+
+
 @pytest.mark.parametrize("handler", HANDLERS.values(), ids=lambda h: h.request.api.name)
 def test_every_request_that_is_served_is_documented(handler):
     assert handler.request.api.name in (DOCS / "log.md").read_text()

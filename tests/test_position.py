@@ -27,7 +27,7 @@ def test_a_position_reads_back_from_its_text(offsets, build):
     "text",
     ["", "x", "1~", "1~topic", "1~topic:0", "1~topic:0=1,", "1~to pic:0=1", "-1", "1~t:0=1\n", "~" * 20_000],
 )
-def test_text_that_is_no_position_is_refused(text):
+def test_text_that_is_not_a_position_is_refused(text):
     with pytest.raises(UsageError, match="not a position"):
         Position.parse(text)
 

@@ -83,7 +83,7 @@ def test_of_a_run_the_last_result_of_each_batch_counts(counting):
     assert of_run(counting, view, "unknown") == []
 
 
-def test_runs_are_told_by_their_last_results(counting):
+def test_runs_are_described_by_their_last_results(counting):
     view = written(
         counting,
         [

@@ -1,4 +1,4 @@
-"""A log with TLS and users: every command and reader of ours gets in, and whoever does not is told why, without secrets."""
+"""A log with TLS and users: every command and reader of ours gets in, and others get the reason, without secrets."""
 
 import io
 import json
@@ -64,7 +64,7 @@ def test_an_address_alone_is_reached_as_the_settings_say(run, guarded_broker):
     assert "topic" in run(elsewhere, "topic", "list", "--log", f"kafkas://{process.bootstrap}")
 
 
-def test_a_wrong_password_is_told_at_once_and_not_shown(run, guarded_broker):
+def test_a_wrong_password_is_reported_at_once_and_not_shown(run, guarded_broker):
     _, settings = guarded_broker
     wrong = msgspec.structs.replace(settings, log_password="battery-horse")
     assert "Authentication failed" in run(wrong, "topic", "list", fails=True)
@@ -74,7 +74,7 @@ def test_a_wrong_password_is_told_at_once_and_not_shown(run, guarded_broker):
         assert "horse" not in str(caught.value)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(guarded_broker):
+def test_a_certificate_without_a_trusted_issuer_is_refused(guarded_broker):
     _, settings = guarded_broker
     trusting = msgspec.structs.replace(settings, log_ca="")
     with pytest.raises(MachineError, match=r"refuses the connection; .*certificate verify failed"):

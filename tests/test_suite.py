@@ -12,7 +12,7 @@ pytest_plugins = ["pytester"]
 
 def test_every_file_is_in_one_row_and_sessions_are_shared_by_two():
     seconds = {f"tests/pipeline/test_{n}.py": {"shared": 10.0 * n, "apart": 1.0} for n in range(1, 8)}
-    seconds |= {f"tests/log/test_{n}.py": {"apart": 5.0 * n} for n in range(1, 8)}
+    seconds |= {f"tests/log/test_{n}.py": {"apart": 10.0 * n} for n in range(1, 8)}
     files = [*seconds, "tests/pipeline/test_new.py", "tests/log/test_new.py"]
     rows = divided(files, seconds)
     assert sorted(file for chosen in rows.values() for file in chosen) == sorted(files)

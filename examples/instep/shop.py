@@ -1,7 +1,7 @@
 """Buyers and clerks of a shop that writes twice: first into its database, then into a cache and a warehouse, as many shops do.
 
 Nothing is wrong with any line of it. But between two writes another's may come, a transaction may be rolled back after the cache has heard of it, and
-a process may end: the second store then says something that the database has never said, or no longer says, and nobody notices.
+a process may end: the second store then says something that the database has never said, or no longer says, without an error.
 """
 
 import json
@@ -71,7 +71,7 @@ class Writer(threading.Thread):
         return dict(zip(("id", "title", "cents", "stock"), (number, *found), strict=True))
 
     def _change_of_mind(self, number: int) -> None:
-        """The cache is told inside the transaction, which then comes to nothing."""
+        """The cache is changed inside the transaction, which is then rolled back."""
         with self._database.transaction():
             self._tell(number, self._put(number))
             raise psycopg.Rollback
@@ -106,7 +106,7 @@ def rows(database: str) -> Rows:
 
 
 def cached(cache: str, prefix: str) -> Rows:
-    """What a cache says, whoever has written it."""
+    """What a cache says, whichever way it was written."""
     with redis.from_url(cache) as client:
         keys = [key for key in client.scan_iter(f"{prefix}*") if key.removeprefix(prefix.encode()).isdigit()]
         values = client.mget(keys) if keys else []

@@ -1,4 +1,4 @@
-"""Response times: a dashboard of minutes, from which hours and days are merged when somebody asks.
+"""Response times: a dashboard of minutes, from which hours and days are merged on request.
 
 headwater up examples/percentiles/app.py
 curl 'localhost:8080/views/minutes?merge=times&by=service'

@@ -36,13 +36,13 @@ def _visits(clicks: DataFrame) -> DataFrame:
 
 @app.view(key=["user", "window"], late=hw.late.correct("1 day"))
 def visits(clicks: DataFrame) -> DataFrame:
-    """As they go on: a click may still join two of them."""
+    """While they are open: a click may still join two of them."""
     return _visits(clicks)
 
 
 @app.view(key=["user", "window"], emit="ready", late=hw.late.correct("1 day"))
 def ended(clicks: DataFrame) -> DataFrame:
-    """Once nobody clicks any more, although nobody says so."""
+    """Once the clicks have ended, although no event says so."""
     return _visits(clicks).where("clicks > 1")
 
 

@@ -33,7 +33,7 @@ app.table("follows", Follow, key=["follower", "followee"])
 
 @app.view(key="follower")
 def timelines(follows: DataFrame, tweets: DataFrame) -> DataFrame:
-    """One row for each person who follows somebody that has posted something."""
+    """One row for each person who follows an author of posts."""
     posted = hw.join(follows, tweets, on={"followee": "author"})
     newest = hw.newest_of(["tweet_id", "author", "text", "at"], order="at", limit=LENGTH)
     return hw.group(posted, "follower", tweets=newest, there_are=F.count("*"))

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         FencedError,
         HeadwaterError,
         MachineError,
+        NoReplyError,
         NotReachedError,
         OverloadedError,
         ProtocolError,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from headwater.follow.follower import Follower, wait
     from headwater.position import Position
     from headwater.worker.work import Work
+    from headwater.write.requester import Requester
     from headwater.write.writer import Writer
 
 __all__ = [
@@ -67,12 +69,14 @@ __all__ = [
     "Follower",
     "HeadwaterError",
     "MachineError",
+    "NoReplyError",
     "NotReachedError",
     "OverloadedError",
     "Position",
     "ProtocolError",
     "RejectError",
     "RequestError",
+    "Requester",
     "RetryError",
     "Row",
     "StorageError",
@@ -114,6 +118,7 @@ _HOMES = {
     "Event": "declare.schema",
     "Follower": "follow.follower",
     "Position": "position",
+    "Requester": "write.requester",
     "Row": "declare.schema",
     "Table": "declare.table",
     "Work": "worker.work",

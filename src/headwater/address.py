@@ -23,7 +23,7 @@ ADDRESS = re.compile(
 )
 """Scheme, user, hosts and path.
 
-If a password contains ``/``, ``?`` or ``#`` unescaped, the parts cannot be told apart.
+If a password contains ``/``, ``?`` or ``#`` unescaped, the parts are ambiguous.
 """
 HIDDEN = "***"
 ESCAPES = "in a password write @ as %40, / as %2F, ? as %3F, # as %23 and % as %25"

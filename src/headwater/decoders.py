@@ -16,15 +16,20 @@ T = TypeVar("T")
 
 _lock = threading.Lock()
 _json: dict[Any, msgspec.json.Decoder[Any]] = {}
+_json_texts: dict[Any, msgspec.json.Decoder[Any]] = {}
 _msgpack: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
-def from_json(data: bytes | bytearray | memoryview | str, kind: type[T]) -> T:
-    """JSON as a value of a type. Raises msgspec.DecodeError, or msgspec.ValidationError for another type."""
-    decoder = _json.get(kind)
+def from_json(data: bytes | bytearray | memoryview | str, kind: type[T], *, strict: bool = True) -> T:
+    """JSON as a value of a type. Raises msgspec.DecodeError, or msgspec.ValidationError for another type.
+
+    Without ``strict`` a text may be a number, as Infinity and NaN are.
+    """
+    decoders = _json if strict else _json_texts
+    decoder = decoders.get(kind)
     if decoder is None:
         with _lock:
-            decoder = _json[kind] = msgspec.json.Decoder(kind)
+            decoder = decoders[kind] = msgspec.json.Decoder(kind, strict=strict)
     value: T = decoder.decode(data)
     return value
 

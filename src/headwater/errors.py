@@ -10,6 +10,7 @@
     ├── FencedError       a successor has taken over; this process ends
     ├── NotReachedError   a view has not reached the requested position in time
     ├── OverloadedError   a writer had no room for as long as it was allowed to wait
+    ├── NoReplyError      a request has got no reply: none came in time, or its handler gave it up
     ├── RejectError       raised by a worker's handler: the message goes to the dead letters at once
     ├── RetryError        raised by a worker's handler: the message is tried again after a pause of its own
     └── RequestError      the log answers a request with one of Kafka's error codes
@@ -28,6 +29,7 @@ __all__ = [
     "FencedError",
     "HeadwaterError",
     "MachineError",
+    "NoReplyError",
     "NotReachedError",
     "OverloadedError",
     "ProtocolError",
@@ -131,6 +133,13 @@ class OverloadedError(HeadwaterError):
     """A writer had no room for as long as it was allowed to wait: it has not taken the last record."""
 
     exit_code = 9
+
+
+class NoReplyError(HeadwaterError):
+    """A request has got no reply: none came in time, or its message became a dead letter.
+
+    After a time-out the request may still be handled; its reply is dropped.
+    """
 
 
 class RejectError(HeadwaterError):

@@ -91,7 +91,8 @@ DELTA_SINK: Final = Format("Delta sink", 1, "give the sink another path")
 PARQUET_SINK: Final = Format("Parquet sink", 1, "give the sink another path")
 KAFKA_SINK: Final = Format("Kafka sink", 1, "give the sink another name and topic")
 JOURNAL: Final = Format("effect journal", 1, "give the sink another name")
-SPILL: Final = Format("spill", 1, "give the writer another spill folder")
+PARKED: Final = Format("parked key", 1, "give the worker another group")
+SPILL: Final = Format("spill", 2, "give the writer another spill folder")
 
 FORMATS: Final = {
     kind.name: kind
@@ -118,6 +119,7 @@ FORMATS: Final = {
         PARQUET_SINK,
         KAFKA_SINK,
         JOURNAL,
+        PARKED,
         SPILL,
     )
 }

@@ -39,13 +39,13 @@ class Frame(NamedTuple):
 
 def of_error(error: BaseException) -> list[Frame]:
     """The own frames of an exception, the innermost last; the line of a file that cannot be compiled."""
-    found = [
+    frames = [
         Frame(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
         for frame in traceback.extract_tb(error.__traceback__)
     ]
     if isinstance(error, SyntaxError) and error.filename:
-        found.append(Frame(error.filename, error.lineno or 0, "<module>", (error.text or "").strip()))
-    return [frame for frame in found if frame.is_own]
+        frames.append(Frame(error.filename, error.lineno or 0, "<module>", (error.text or "").strip()))
+    return [frame for frame in frames if frame.is_own]
 
 
 def of_text(text: str) -> list[Frame]:

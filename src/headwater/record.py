@@ -205,7 +205,7 @@ def open_slices(buffer: Buffer) -> Iterator[RecordSlice]:
 
 def join_slices(header: BatchHeader, slices: Iterable[RecordSlice]) -> bytes:
     """An uncompressed batch with some of the records of a batch; nothing else of it changes."""
-    encoded = [each.encoded for each in slices]
+    encoded = [piece.encoded for piece in slices]
     fields = (header.attributes & ~COMPRESSION_MASK, *header[6:12], len(encoded))
     return frame(header.base_offset, fields, b"".join(encoded))
 
@@ -382,9 +382,9 @@ def _read_record(data: bytes, at: int, header: BatchHeader) -> tuple[Record, int
 
 def _read_headers(data: bytes, at: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
     count, at = read_zigzag(data, at)
-    found = []
+    headers = []
     for _ in range(count):
         name, at = _read_sized(data, at)
         content, at = _read_sized(data, at)
-        found.append(((name or b"").decode(errors="surrogateescape"), content))
-    return tuple(found), at
+        headers.append(((name or b"").decode(errors="surrogateescape"), content))
+    return tuple(headers), at

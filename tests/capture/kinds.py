@@ -65,7 +65,7 @@ class Kind(NamedTuple):
     shown: str = "{0}"
     """SQL that shows a column."""
     key: bool = True
-    """Whether it may stand in a primary key."""
+    """Whether a primary key may contain it."""
     more: Callable[[random.Random], str] | None = None
     """Another literal, by chance."""
 

@@ -45,7 +45,7 @@ def _quoted(text: str) -> str:
 
 
 def _days(text: str) -> tuple[int, str]:
-    """Days since 1970 of a date in any year, and what stands behind it: moved by whole cycles of the calendar to where Python has one."""
+    """Days since 1970 of a date in any year, and the text after it: moved by whole cycles of the calendar to where Python has one."""
     found = ERA.fullmatch(text)
     assert found is not None
     year = 1 - int(found["year"]) if found["bc"] else int(found["year"])

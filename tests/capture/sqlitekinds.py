@@ -43,7 +43,7 @@ def _same(found: Any, text: str) -> bool:
 
 
 def _bytes(text: str) -> bytes:
-    """What a text was in the file; a byte that is no UTF-8 is half a character of JSON."""
+    """What a text was in the file; a byte that is not UTF-8 is half a character of JSON."""
     return text.encode("utf-8", "surrogateescape")
 
 

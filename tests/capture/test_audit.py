@@ -41,7 +41,7 @@ def values(log: str, topic: str) -> dict[str, dict]:
 
 
 def plant(log: str, topic: str, *records: tuple[str, dict | None]) -> None:
-    """Puts records into a topic behind the back of its capture."""
+    """Puts records into a topic without its capture."""
     sender = producer(log)
     for key, value in records:
         sender.produce(topic, None if value is None else json.dumps(value), key)
@@ -95,7 +95,7 @@ def test_lost_old_and_ghost_rows_are_found_and_repaired(name, url, broker):
     assert values(log, topic)['{"id":7777}']["op"] == "d"
 
 
-def test_table_and_topic_are_compared_at_one_place_while_writers_go_on(name, url, broker):
+def test_table_and_topic_are_compared_at_one_position_while_writers_write(name, url, broker):
     execute(
         url,
         "CREATE TABLE t (id int PRIMARY KEY, n int)",
@@ -121,7 +121,7 @@ def test_table_and_topic_are_compared_at_one_place_while_writers_go_on(name, url
             writer.join()
 
 
-def test_an_audit_of_a_capture_that_stands_says_so(name, url, broker, monkeypatch):
+def test_an_audit_of_a_capture_that_does_not_run_says_so(name, url, broker, monkeypatch):
     monkeypatch.setattr(audit, "WAIT_S", 0.1)
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)")
     with pytest.raises(CaptureError, match="does it run"):
@@ -177,7 +177,7 @@ def test_ghosts_of_any_shape_are_deleted_and_a_row_in_another_spelling_is_not(na
         (difference,) = declared.audit(name, log, "t").differences
         assert set(difference.within.ghosts) == set(SPELLED)
         execute(url, "INSERT INTO t VALUES (100, 0)")
-        wait_until(lambda: '{"id":100}' in values(log, topic), what="the capture that goes on")
+        wait_until(lambda: '{"id":100}' in values(log, topic), what="the capture that continues")
 
 
 def test_a_ghost_with_a_boolean_in_its_key_is_deleted(name, url, broker):
@@ -207,7 +207,7 @@ def test_a_row_that_a_tombstone_alone_has_taken_away_is_found(name, url, broker)
     assert (difference.table_rows, difference.topic_rows) == (9, 8)
 
 
-def test_rows_with_large_values_that_an_update_left_as_they_are_are_no_difference(name, url, broker):
+def test_rows_whose_large_values_an_update_left_as_they_are_do_not_differ(name, url, broker):
     execute(
         url,
         "CREATE TABLE t (id int PRIMARY KEY, n int, body text)",
@@ -223,7 +223,7 @@ def test_rows_with_large_values_that_an_update_left_as_they_are_are_no_differenc
         assert declared.audit(name, log, "t").differences == []
 
 
-def test_records_that_are_no_events_are_differences_that_a_repair_mends(name, url, broker):
+def test_records_that_are_not_events_are_differences_that_a_repair_mends(name, url, broker):
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 9)")
     log, topic = broker.bootstrap, f"{name}.public.t"
     declared = Postgres(url, ["t"])

@@ -1,4 +1,4 @@
-"""Tables are read again while the stream goes on: with writers beside it, over a restart, by a condition; and what cannot be is told."""
+"""Tables are read again beside the stream: with writers, over a restart, by a condition; what cannot be read is reported."""
 
 import json
 import random
@@ -139,7 +139,7 @@ def test_rows_read_again_beside_writers_never_bring_back_old_ones(name, url, bro
     assert ROWS * 0.1 < again < ROWS * 1.1, "chunks without the rows that the stream brought"
 
 
-def test_a_snapshot_goes_on_behind_its_last_chunk_after_a_restart(name, url, broker, monkeypatch):
+def test_a_snapshot_continues_after_its_last_chunk_after_a_restart(name, url, broker, monkeypatch):
     monkeypatch.setattr(incremental, "CHUNK_ROWS", 50)
     filled(url)
     log = broker.bootstrap
@@ -168,7 +168,7 @@ def test_a_snapshot_goes_on_behind_its_last_chunk_after_a_restart(name, url, bro
     assert [what for what, _ in notices(log, name)] == ["snapshot begun", "snapshot finished"]
 
 
-def test_what_cannot_be_read_again_is_told_and_the_capture_goes_on(name, url, broker):
+def test_what_cannot_be_read_again_is_reported_and_the_capture_continues(name, url, broker):
     filled(url)
     log = broker.bootstrap
     with running(feed(name, url, log)):
@@ -212,7 +212,7 @@ def test_who_writes_the_control_topic_runs_no_sql_in_the_database(name, url, bro
     assert topic_rows(log, name) == source_rows(url)
 
 
-def test_a_table_may_begin_anew_alone(name, url, broker):
+def test_one_table_alone_may_be_captured_again(name, url, broker):
     filled(url)
     log = broker.bootstrap
     with running(feed(name, url, log)):

@@ -1,4 +1,4 @@
-"""A capture that is looked after: paused and resumed, warned of what its database keeps for it, and with one table that cannot go on."""
+"""A capture that is looked after: paused, resumed, warned of what its database keeps for it, with one table that cannot continue."""
 
 import json
 import sqlite3
@@ -32,7 +32,7 @@ def name(monkeypatch) -> str:
     return f"ctl{uuid.uuid4().hex[:8]}"
 
 
-def told(log: str, name: str) -> list[str]:
+def reported(log: str, name: str) -> list[str]:
     return [notice["what"] for notice in notices(log, name)]
 
 
@@ -59,11 +59,11 @@ def test_a_paused_capture_reads_nothing_also_after_a_restart(name: str, broker, 
         sender.flush(60)
         send(log, name, Command("resume"))
         wait_until(lambda: ids() == [1, 2])
-    assert told(log, name) == ["paused", "resumed"]
+    assert reported(log, name) == ["paused", "resumed"]
     db.close()
 
 
-def test_a_database_that_keeps_too_much_is_told_of_once_for_each_bound(
+def test_a_database_that_keeps_too_much_is_reported_once_for_each_bound(
     name, url, broker, monkeypatch, caplog
 ):
     monkeypatch.setattr("headwater.capture.loop.retention_alarm.CHECK_S", 0.1)
@@ -73,14 +73,20 @@ def test_a_database_that_keeps_too_much_is_told_of_once_for_each_bound(
     with running(Feed(name, source, log)):
         streaming(url, slot_name(name))
         send(log, name, Command("pause"))
-        wait_until(lambda: "paused" in told(log, name))
+        wait_until(lambda: "paused" in reported(log, name))
         fill = "INSERT INTO other SELECT repeat(md5(i::text), 30) FROM generate_series(1, {}) i"
         execute(url, fill.format(500))
-        wait_until(lambda: "log retained" in told(log, name))
+        wait_until(lambda: "log retained" in reported(log, name))
         execute(url, fill.format(5000))
-        wait_until(lambda: "log limit" in told(log, name))
+        wait_until(lambda: "log limit" in reported(log, name))
         wait_until(lambda: last_state(log, name).retained_bytes > 2_000_000)
-    assert told(log, name) == ["snapshot begun", "snapshot finished", "paused", "log retained", "log limit"]
+    assert reported(log, name) == [
+        "snapshot begun",
+        "snapshot finished",
+        "paused",
+        "log retained",
+        "log limit",
+    ]
     assert f"headwater capture remove {name}" in notices(log, name)[-1]["text"]
     assert [r.levelname for r in caplog.records if "bytes of its log" in r.message] == ["WARNING", "ERROR"]
 
@@ -101,7 +107,7 @@ def test_a_capture_with_a_limit_stops_past_it_and_saves_the_databases_disk(
             streaming(url, slot_name(name))
             if paused:
                 send(log, name, Command("pause"))
-                wait_until(lambda: "paused" in told(log, name))
+                wait_until(lambda: "paused" in reported(log, name))
             writer.execute("UPDATE t SET x = 'open' WHERE id = 1")  # holds the server's log where it is
             execute(url, "INSERT INTO t SELECT i, repeat(md5(i::text), 30) FROM generate_series(2, 5000) i")
             wait_until(lambda: not _slots(url, name))
@@ -110,7 +116,7 @@ def test_a_capture_with_a_limit_stops_past_it_and_saves_the_databases_disk(
     with pytest.raises(CaptureError, match="has stopped and dropped its slot") as stopped:
         over_the_limit()
     assert f"`headwater capture snapshot {name} app.py` takes a new snapshot" in str(stopped.value)
-    assert told(log, name)[-1] == "log limit"
+    assert reported(log, name)[-1] == "log limit"
     assert "the capture stops and drops its slot" in notices(log, name)[-1]["text"]
     with pytest.raises(CaptureError, match="is gone, and changes with it"):
         source().prepare(begun=True)
@@ -151,7 +157,7 @@ def test_a_capture_with_a_limit_stops_past_it_also_while_its_log_is_away(
         without_a_log()
 
 
-def test_a_table_that_loses_its_key_stops_alone_until_it_begins_anew(name, url, broker):
+def test_a_table_that_loses_its_key_stops_alone_until_it_is_captured_again(name, url, broker):
     execute(url, "CREATE TABLE t (id int PRIMARY KEY, n int)", "CREATE TABLE u (id int PRIMARY KEY)")
     log = broker.bootstrap
 
@@ -168,7 +174,7 @@ def test_a_table_that_loses_its_key_stops_alone_until_it_begins_anew(name, url, 
         wait_until(lambda: ids("u") == [1, 2])
         assert ids("t") == [1]
         send(log, name, Command("snapshot", table="t"))
-        wait_until(lambda: "snapshot refused" in told(log, name))
+        wait_until(lambda: "snapshot refused" in reported(log, name))
         execute(url, "ALTER TABLE t ADD PRIMARY KEY (id)")
         send(log, name, Command("snapshot", table="t", incremental=False))
         wait_until(lambda: ids("t") == [1, 2, 3])
@@ -194,7 +200,7 @@ def test_rows_that_are_passed_over_do_not_end_a_transaction(name, url, monkeypat
             connection.execute("INSERT INTO t SELECT n FROM generate_series(1, 100) n")
             connection.execute("INSERT INTO u VALUES (2)")
         seen: list[tuple[int, str | None]] = []
-        wait_until(lambda: seen.append(_told_of_u(next(parts))) or sum(each for each, _ in seen) == 2)
+        wait_until(lambda: seen.append(_records_of_u(next(parts))) or sum(count for count, _ in seen) == 2)
         between = seen[next(n for n, (rows, _) in enumerate(seen) if rows) : -1]
         assert [position for _, position in between] == [None] * len(between)
         assert len(between) > 1
@@ -202,7 +208,7 @@ def test_rows_that_are_passed_over_do_not_end_a_transaction(name, url, monkeypat
         source.close()
 
 
-def _told_of_u(part: Part) -> tuple[int, str | None]:
+def _records_of_u(part: Part) -> tuple[int, str | None]:
     return sum(record.topic.endswith(".u") for record in part.records), part.position
 
 

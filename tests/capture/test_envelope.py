@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.capture import envelope
-from headwater.capture.envelope import NULL, EventContext, Hole, piece, quote
+from headwater.capture.envelope import NULL, Hole, piece, quote
+from headwater.capture.source import EventContext
 
 NAMES = st.lists(
     st.text(min_size=1, max_size=8).filter(lambda t: t.isprintable()), min_size=1, max_size=6, unique=True

@@ -189,7 +189,7 @@ def test_a_state_that_cannot_be_read_is_the_fault_of_the_machine(monkeypatch):
 
 
 def test_rows_of_a_large_transaction_that_a_truncate_takes_back_are_deleted(postgres, broker, tmp_path):
-    """They are in the log already, and not committed: nobody but the capture itself can know of them."""
+    """They are in the log already, and not committed: only the capture itself can know of them."""
     database, of, run = of_postgres(postgres, tmp_path)
     name, log = f"c{uuid.uuid4().hex[:8]}", broker.bootstrap
     run("CREATE TABLE item (id INTEGER PRIMARY KEY, price INTEGER)")

@@ -25,7 +25,7 @@ KEYED = ["CREATE TABLE t (id int PRIMARY KEY)", "ALTER TABLE t REPLICA IDENTITY 
 
 
 @pytest.mark.parametrize("made", [KEYED, ["CREATE TABLE t (id int)"]], ids=["nothing", "no key"])
-def test_a_table_that_cannot_be_updated_any_more_is_told_of(name, url, broker, caplog, made):
+def test_a_table_that_can_no_longer_be_updated_is_reported(name, url, broker, caplog, made):
     log, topic = broker.bootstrap, f"{name}.public.t"
     execute(url, *made)
 
@@ -88,7 +88,7 @@ class Older(msgspec.Struct):
     note: str | None = None
 
 
-def test_a_retyped_column_is_a_version_and_a_reader_with_the_older_schema_goes_on(name, url, broker):
+def test_a_retyped_column_is_a_version_and_a_reader_with_the_older_schema_continues(name, url, broker):
     log, topic = broker.bootstrap, f"{name}.public.t"
     execute(
         url, "CREATE TABLE t (id int PRIMARY KEY, n int, note varchar(9))", "INSERT INTO t VALUES (1, 1, 'a')"

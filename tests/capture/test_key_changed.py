@@ -82,7 +82,7 @@ def lab(request, broker):
 
 
 @pytest.mark.parametrize(("lab", "case"), CASES, indirect=["lab"], ids=["-".join(each) for each in CASES])
-def test_a_table_whose_key_is_another_stops_alone_until_it_begins_anew(lab, case):
+def test_a_table_whose_key_is_another_stops_alone_until_it_is_captured_again(lab, case):
     statement, expected = (POSTGRES if lab.schema == "public" else MARIADB)[case]
     with running(lab.feed()):
         wait_until(lambda: len(lab.rows("t")) == 2)
@@ -92,7 +92,7 @@ def test_a_table_whose_key_is_another_stops_alone_until_it_begins_anew(lab, case
             "INSERT INTO t VALUES (3, 30)",
             "INSERT INTO u VALUES (2, 2)",
         )
-        wait_until(lambda: len(lab.rows("u")) == 2, what="the other table goes on")
+        wait_until(lambda: len(lab.rows("u")) == 2, what="the other table continues")
         wait_until(lab.stopped)
     [(table, text)] = lab.stopped()
     assert table == f"{lab.schema}.t"
@@ -109,7 +109,7 @@ def test_a_table_whose_key_is_another_stops_alone_until_it_begins_anew(lab, case
 
 
 @pytest.mark.parametrize("lab", ["postgres", "mariadb"], indirect=True)
-def test_a_key_whose_values_are_written_alike_goes_on(lab):
+def test_a_table_continues_under_a_key_whose_values_are_written_alike(lab):
     wider = (
         "ALTER TABLE t ALTER id TYPE bigint"
         if lab.schema == "public"
@@ -150,7 +150,7 @@ def test_a_table_of_mariadb_that_is_made_again_leaves_no_old_rows(lab, statement
 
 
 @pytest.mark.parametrize("lab", ["mariadb"], indirect=True)
-def test_a_table_of_mariadb_that_loses_a_partition_stops_alone_until_it_begins_anew(lab):
+def test_a_table_of_mariadb_that_loses_a_partition_stops_alone_until_it_is_captured_again(lab):
     lab.run(
         "ALTER TABLE t PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (2), PARTITION q VALUES LESS THAN MAXVALUE)"
     )

@@ -64,7 +64,7 @@ def test_what_is_rolled_back_is_not_seen(shop):
     start = shop.position()
     shop.run("BEGIN", "INSERT INTO t VALUES (1)", "SAVEPOINT s", "INSERT INTO t VALUES (2)", "ROLLBACK TO s")
     shop.run("INSERT INTO t VALUES (3)", "COMMIT", "BEGIN", "INSERT INTO t VALUES (4)", "ROLLBACK")
-    # An engine without transactions keeps what it was told, and makes the server log the rollbacks themselves.
+    # An engine without transactions keeps what was written, and makes the server log the rollbacks themselves.
     shop.run(
         "BEGIN",
         "INSERT INTO t VALUES (5)",
@@ -87,7 +87,7 @@ def test_a_table_without_a_key_has_records_without_one(shop):
     assert [r.key for r in records(shop.read(start))] == [None, None, None]
 
 
-def test_an_emptied_table_is_said_to_be_empty(shop):
+def test_an_emptied_table_is_reported_as_empty(shop):
     shop.run("CREATE TABLE t(id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     start = shop.position()
     shop.run("TRUNCATE TABLE t", f"TRUNCATE `{shop.name}`.`t` /* again */")
@@ -105,7 +105,7 @@ def test_only_the_tables_that_were_asked_for_come(shop):
     assert gtid(shop.read(start, "none")[-1]) == shop.position()
 
 
-def test_a_changed_table_goes_on_with_a_new_version_of_its_schema(shop):
+def test_a_changed_table_continues_with_a_new_version_of_its_schema(shop):
     shop.run("CREATE TABLE t(id int PRIMARY KEY, a int)")
     start = shop.position()
     shop.run(
@@ -143,7 +143,7 @@ def test_a_schema_version_that_was_published_is_not_published_again(shop):
     assert [r.topic for r in found] == [f"lab.{shop.name}.t"]
 
 
-def test_a_stream_goes_on_from_any_position(shop):
+def test_a_stream_continues_from_any_position(shop):
     shop.run("CREATE TABLE t(id int PRIMARY KEY, a int)")
     start = shop.position()
     chance = random.Random(7)
@@ -282,7 +282,7 @@ def test_a_large_transaction_comes_in_parts_and_is_not_kept(shop):
     assert peak < 20_000_000, "records alone are 26 MB"
 
 
-def test_a_killed_server_goes_on_where_it_was():
+def test_a_stream_continues_where_it_was_after_a_kill_of_the_server():
     server = MariaDBProcess()
     server.start()
     try:
@@ -415,12 +415,12 @@ def test_a_wrong_declaration_is_refused_at_once():
             MariaDBSource("lab", *arguments)
 
 
-def test_a_wrong_password_is_said_to_be_wrong(mariadb):
+def test_a_wrong_password_is_reported(mariadb):
     with pytest.raises(CaptureError, match="password is refused"):
         next(MariaDBSource("lab", f"mysql://capture:wrong@127.0.0.1:{mariadb.port}", ["a.b"]).read(None))
 
 
-def test_the_newer_of_two_readers_goes_on(shop):
+def test_the_newer_of_two_readers_continues(shop):
     shop.run("CREATE TABLE t(id int PRIMARY KEY)")
     start = shop.position()
     first, second = shop.source(), shop.source()

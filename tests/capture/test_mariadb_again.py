@@ -1,4 +1,4 @@
-"""Tables of MariaDB whose rows come later or again: added to a capture, begun anew, in chunks beside the stream, after an audit."""
+"""Tables of MariaDB whose rows come later or again: added to a capture, captured again, in chunks beside the stream, after an audit."""
 
 import json
 import random
@@ -56,7 +56,7 @@ class Lab(NamedTuple):
         return [(key, None if value is None else json.loads(value)) for key, value in found]
 
     def position(self) -> str | None:
-        """Where the capture stands, as the log has it."""
+        """The position of the capture, as the log has it."""
         state = committed(self.log, self.name)
         return None if state is None else state.position
 
@@ -89,8 +89,8 @@ class Lab(NamedTuple):
             found = list(client.read([f"{self.name}.notifications"]))
         finally:
             client.close()
-        told = [msgspec.json.decode(message.value(), type=Notice) for message in found]
-        return [(each.what, each.table.partition(".")[2]) for each in told]
+        notices = [msgspec.json.decode(message.value(), type=Notice) for message in found]
+        return [(notice.what, notice.table.partition(".")[2]) for notice in notices]
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def filled(lab: Lab) -> None:
 
 
 class Writer(threading.Thread):
-    """Inserts, updates, deletes and key changes, some rolled back, until it is told to end."""
+    """Inserts, updates, deletes and key changes, some rolled back, until it is asked to end."""
 
     def __init__(self, lab: Lab, seed: int) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ def test_an_incremental_snapshot_with_concurrent_deletes_never_brings_back_old_r
     assert ROWS * 0.1 < ops.count("r") - ROWS < ROWS * 1.1, "chunks without the rows that the stream brought"
 
 
-def test_chunks_go_on_behind_the_last_one_after_a_restart_and_by_keys_of_many_columns(lab, monkeypatch):
+def test_chunks_continue_after_the_last_one_after_a_restart_and_by_keys_of_many_columns(lab, monkeypatch):
     monkeypatch.setattr(incremental, "CHUNK_ROWS", 7)
     lab.shop.run(
         "CREATE TABLE t(a varchar(9) CHARACTER SET latin1, b bigint unsigned, c varbinary(4), d datetime(3), n int,"
@@ -201,7 +201,7 @@ def test_chunks_go_on_behind_the_last_one_after_a_restart_and_by_keys_of_many_co
     assert len(again) == len(set(again)) == 100, "each row once"
 
 
-def test_what_cannot_be_read_again_is_told_and_the_capture_goes_on(lab):
+def test_what_cannot_be_read_again_is_reported_and_the_capture_continues(lab):
     filled(lab)
     lab.shop.run("CREATE TABLE keyless(a int)", "CREATE TABLE odd(e enum('b', 'a') PRIMARY KEY)")
     name = lab.shop.name
@@ -212,8 +212,8 @@ def test_what_cannot_be_read_again_is_told_and_the_capture_goes_on(lab):
         wait_until(lambda: len(lab.notices()) == 5)
         lab.shop.run("INSERT INTO t VALUES (0, 'z', 1)")
         wait_until(lambda: lab.alike("t"))
-    told = sorted(what for what, _ in lab.notices())
-    assert told == [*["snapshot failed"] * 3, *["snapshot refused"] * 2]
+    reported = sorted(what for what, _ in lab.notices())
+    assert reported == [*["snapshot failed"] * 3, *["snapshot refused"] * 2]
 
 
 def test_a_table_that_is_added_later_gets_a_snapshot_of_its_own(lab, writers):
@@ -232,11 +232,11 @@ def test_a_table_that_is_added_later_gets_a_snapshot_of_its_own(lab, writers):
     there = {}
     for key, value in lab.events("t"):
         if value is not None:
-            assert (there.get(key) is None) == (value["op"] in "rc"), "each change once, behind the snapshot"
+            assert (there.get(key) is None) == (value["op"] in "rc"), "each change once, after the snapshot"
             there[key] = value["after"]
 
 
-def test_a_table_that_was_left_out_for_a_while_begins_anew(lab):
+def test_a_table_that_was_left_out_for_a_while_is_captured_again(lab):
     lab.shop.run("CREATE TABLE t(id int PRIMARY KEY)", "CREATE TABLE u(id int PRIMARY KEY)")
     lab.shop.run("INSERT INTO t VALUES (1), (2)")
     with running(lab.feed("t", "u")):
@@ -260,7 +260,7 @@ def test_a_table_that_is_made_later_comes_by_the_stream_alone(lab):
     assert [value["op"] for _, value in lab.events("t2")] == ["c", "c"]
 
 
-def test_a_table_that_does_not_exist_is_refused_also_behind_a_position(lab):
+def test_a_table_that_does_not_exist_is_refused_also_after_a_position(lab):
     lab.shop.run("CREATE TABLE t(id int PRIMARY KEY)")
     with running(lab.feed("t")):
         wait_until(lab.position)
@@ -268,7 +268,7 @@ def test_a_table_that_does_not_exist_is_refused_also_behind_a_position(lab):
         lab.feed("t", "missing").run(threading.Event())
 
 
-def test_a_table_or_a_whole_capture_that_begins_anew_forgets_rows_that_are_gone(lab):
+def test_a_table_or_a_whole_capture_that_starts_again_forgets_rows_that_are_gone(lab):
     filled(lab)
     with running(lab.feed("t")):
         wait_until(lambda: lab.alike("t"))
@@ -279,17 +279,17 @@ def test_a_table_or_a_whole_capture_that_begins_anew_forgets_rows_that_are_gone(
     lab.shop.run("SET sql_log_bin = 0", "DELETE FROM t WHERE id > 5", "SET sql_log_bin = 1")
     restart(lab.log, lab.name, lab.declared("t").restart_position())
     with running(lab.feed("t")):
-        wait_until(lambda: lab.alike("t"), what="rows gone whose deletes nobody has seen")
+        wait_until(lambda: lab.alike("t"), what="rows gone whose deletes were never read")
 
 
-def test_a_table_that_loses_its_key_stops_alone_until_it_begins_anew(lab):
+def test_a_table_that_loses_its_key_stops_alone_until_it_is_captured_again(lab):
     lab.shop.run("CREATE TABLE t(id int PRIMARY KEY)", "CREATE TABLE u(id int PRIMARY KEY)")
     lab.shop.run("INSERT INTO t VALUES (1)")
     table = f"{lab.shop.name}.t"
     with running(lab.feed("t", "u")):
         wait_until(lambda: lab.alike("t"))
         lab.shop.run("ALTER TABLE t DROP PRIMARY KEY", "INSERT INTO t VALUES (2)", "INSERT INTO u VALUES (1)")
-        wait_until(lambda: lab.alike("u"), what="the other table goes on")
+        wait_until(lambda: lab.alike("u"), what="the other table continues")
         wait_until(lambda: ("table stopped", "t") in lab.notices())
         assert "ALTER TABLE t DROP PRIMARY KEY" in json.loads(lab.position())["stopped"][table]
     with running(lab.feed("t", "u")):
@@ -306,7 +306,7 @@ def test_a_table_that_loses_its_key_stops_alone_until_it_begins_anew(lab):
         wait_until(lambda: lab.alike("t"))
 
 
-def test_an_audit_finds_and_repairs_lost_old_and_ghost_rows_while_writers_go_on(lab, writers, monkeypatch):
+def test_an_audit_finds_and_repairs_lost_old_and_ghost_rows_while_writers_write(lab, writers, monkeypatch):
     monkeypatch.setattr(audit, "RANGE_ROWS", 500)
     filled(lab)
     table = f"{lab.shop.name}.t"
@@ -398,7 +398,7 @@ def test_on_mysql_rows_are_not_read_again_beside_the_stream():
     )
 
 
-def test_a_table_that_is_swapped_for_another_stops_until_it_begins_anew(lab):
+def test_a_table_that_is_swapped_for_another_stops_until_it_is_captured_again(lab):
     lab.shop.run("CREATE TABLE o(id int PRIMARY KEY, x int)", "INSERT INTO o VALUES (1, 1), (2, 2)")
     lab.shop.run("CREATE TABLE n LIKE o", "CREATE TABLE u(id int PRIMARY KEY)")
     swap = "RENAME TABLE o TO gone, n TO o"
@@ -406,7 +406,7 @@ def test_a_table_that_is_swapped_for_another_stops_until_it_begins_anew(lab):
         wait_until(lambda: lab.alike("o"))
         lab.shop.run("INSERT INTO n VALUES (1, 100)", swap, "INSERT INTO o VALUES (5, 5)")
         lab.shop.run("INSERT INTO u VALUES (1)")
-        wait_until(lambda: lab.alike("u"), what="the other table goes on")
+        wait_until(lambda: lab.alike("u"), what="the other table continues")
         assert lab.notices().count(("table stopped", "o")) == 1
         assert swap in json.loads(lab.position())["stopped"][f"{lab.shop.name}.o"]
         assert set(lab.topic_rows("o")) == {1, 2}, "no row of the one table among those of the other"
@@ -416,7 +416,7 @@ def test_a_table_that_is_swapped_for_another_stops_until_it_begins_anew(lab):
         wait_until(lambda: lab.alike("o"))
 
 
-def test_a_table_under_another_name_leaves_its_topic_empty_and_begins_anew_there(lab):
+def test_a_table_under_another_name_leaves_its_topic_empty_and_is_captured_again_there(lab):
     lab.shop.run("CREATE TABLE o(id int PRIMARY KEY, x int)", "INSERT INTO o VALUES (1, 1), (2, 2)")
     with running(lab.feed("*")):
         wait_until(lambda: lab.alike("o"))
@@ -445,7 +445,7 @@ def test_a_table_that_keeps_its_history_is_refused_by_name_and_left_out_of_a_pat
         lab.shop.run("CREATE TABLE w(id int PRIMARY KEY, x int) WITH SYSTEM VERSIONING")
         lab.shop.run("INSERT INTO w VALUES (1, 1)", "DELETE FROM v", "INSERT INTO t VALUES (2)")
         wait_until(lambda: lab.alike("t"))
-        assert [told for told in lab.notices() if told[0] == "table stopped"] == [
+        assert [notice for notice in lab.notices() if notice[0] == "table stopped"] == [
             ("table stopped", "v"),
             ("table stopped", "w"),
         ]
@@ -461,4 +461,4 @@ def test_a_sequence_is_not_a_table(lab):
         )
         wait_until(lambda: lab.alike("t"))
         assert (lab.events("s"), lab.events("r")) == ([], [])
-        assert [told for told in lab.notices() if told[0] == "table stopped"] == []
+        assert [notice for notice in lab.notices() if notice[0] == "table stopped"] == []

@@ -19,7 +19,7 @@ SEED = int(os.environ.get("CRASH_SEED", "0"))
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "3"))
 PER_SEED = 10
 UNSYNCED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2")
-"""What a killed server has written is there without a sync; only a power cut would tell."""
+"""What a killed server has written is there without a sync; only a power cut would show the difference."""
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_the_value_is_the_payload_alone(payload, value):
     assert outbox_record({**ROW, "payload": payload}, "shop", 5).value == value
 
 
-def test_a_table_that_is_no_outbox_is_refused():
+def test_a_table_that_is_not_an_outbox_is_refused():
     with pytest.raises(CaptureError, match="aggregatetype"):
         outbox_record({"id": 1}, "shop", 5)
     with pytest.raises(CaptureError, match="names the topic"):

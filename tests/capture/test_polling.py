@@ -1,4 +1,4 @@
-"""Polling sees the newest value of each row once, goes on from any position, and does not see what it says it does not."""
+"""Polling sees the newest value of each row once, continues from any position, and misses what it says it misses."""
 
 import sqlite3
 

@@ -112,7 +112,7 @@ def test_a_large_transaction_comes_whole_without_what_its_savepoints_took_back(n
     assert all(set(row) == {"id", "x"} for row in found.values())
 
 
-def test_a_capture_goes_on_where_it_was(name, url, broker):
+def test_a_capture_continues_where_it_was(name, url, broker):
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     topic = f"{name}.public.t"
     for number in (2, 3, 4):
@@ -125,7 +125,7 @@ def test_a_capture_goes_on_where_it_was(name, url, broker):
     assert count(broker.bootstrap, f"{name}.schema") == 1
 
 
-def test_versions_of_a_schema_stand_beside_the_data(name, url, broker):
+def test_versions_of_a_schema_are_published_beside_the_data(name, url, broker):
     execute(url, "CREATE TABLE t (id int PRIMARY KEY, a int)")
     with running(feed(name, url, broker.bootstrap, "t")):
         streaming(url, slot_name(name))
@@ -252,8 +252,8 @@ def test_a_role_with_replication_and_select_is_enough(name, url, broker, postgre
         wait_until(lambda: len(table(events(broker.bootstrap, name), f"{name}.public.t")) == 2)
 
 
-def test_what_a_role_lacks_is_said_with_the_statement_that_gives_it(name, url):
-    role = f"nobody_{name}"
+def test_a_missing_right_is_reported_with_the_statement_that_grants_it(name, url):
+    role = f"reader_{name}"
     execute(
         url,
         "CREATE TABLE t (id int PRIMARY KEY)",
@@ -310,7 +310,7 @@ def test_a_publication_that_was_dropped_stops_the_capture(name, url):
             pass
 
 
-def test_a_capture_that_begins_anew_forgets_rows_that_are_gone(name, url, broker):
+def test_a_capture_that_starts_again_forgets_rows_that_are_gone(name, url, broker):
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
     topic = f"{name}.public.t"
     with running(feed(name, url, broker.bootstrap, "t")):

@@ -1,4 +1,4 @@
-"""How far a PostgreSQL capture is behind, in bytes of the server's log."""
+"""The lag of a PostgreSQL capture, in bytes of the server's log."""
 
 import uuid
 

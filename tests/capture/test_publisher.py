@@ -39,7 +39,7 @@ def numbered(topic: str, numbers: range) -> list[Record]:
     return [Record(topic, b"%d" % number, b"value %d" % number, 0) for number in numbers]
 
 
-def test_rows_in_columns_are_the_records_that_they_stand_for(bootstrap: str):
+def test_rows_in_columns_are_published_as_the_records_that_they_contain(bootstrap: str):
     topic = new_topic(bootstrap)
     pairs: list[tuple[bytes | None, bytes | None]] = [(b"1", b"one"), (None, b"without a key"), (b"2", None)]
     columns = [list(column) for column in zip(*pairs, strict=True)]
@@ -53,13 +53,13 @@ def test_rows_in_columns_are_the_records_that_they_stand_for(bootstrap: str):
     made.begin()
     made.send([Record(topic, b"0", b"before", 0)])
     made.send(rows)
-    made.send([Record(topic, b"3", b"behind", 0)])
+    made.send([Record(topic, b"3", b"after", 0)])
     made.commit()
     made.close()
     assert [pair[2:] for pair in committed(bootstrap, topic)] == [
         (b"0", b"before"),
         *pairs,
-        (b"3", b"behind"),
+        (b"3", b"after"),
     ]
 
 
@@ -100,7 +100,7 @@ def test_a_key_goes_to_the_partition_where_java_clients_put_it(bootstrap: str):
     assert all(partition == murmur2(key or b"") % 3 for _, partition, key, _ in found)
 
 
-def test_nobody_reads_what_was_abandoned(bootstrap: str):
+def test_what_was_abandoned_is_never_read(bootstrap: str):
     topic = new_topic(bootstrap)
     made = Publisher(bootstrap, uuid.uuid4().hex)
     made.claim()

@@ -76,7 +76,7 @@ def test_a_log_with_tls_and_a_user_is_written_to(guarded_broker: tuple[BrokerPro
     assert len(keys(log, topic)) == 100
 
 
-def test_a_log_that_is_away_is_said_and_does_not_keep_a_capture_from_ending(
+def test_a_log_that_is_away_is_reported_and_does_not_keep_a_capture_from_ending(
     own_broker: BrokerProcess, tmp_path: Path
 ):
     with contextlib.closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as database:

@@ -134,7 +134,7 @@ def test_a_snapshot_that_races_with_writers_fits_the_stream(path, db):
         assert rows[f"shop.{table}"] == truth
 
 
-def test_entries_are_deleted_once_they_are_confirmed_and_numbers_go_on(path, db):
+def test_entries_are_deleted_once_they_are_confirmed_and_numbers_continue(path, db):
     source = SqliteSource("shop", path, ["t"])
     parts = source.read(None)
     until(parts, "0")
@@ -151,7 +151,7 @@ def test_entries_are_deleted_once_they_are_confirmed_and_numbers_go_on(path, db)
         read(path, db, "3")
 
 
-def test_a_changed_table_goes_on_with_all_its_values(path, db):
+def test_a_changed_table_continues_with_all_its_values(path, db):
     source = SqliteSource("shop", path, ["t"])
     parts = source.read(None)
     until(parts, "0")
@@ -175,7 +175,7 @@ def test_a_changed_table_goes_on_with_all_its_values(path, db):
     assert [c["name"] for c in shown[-1]["columns"]] == ["id", "c", "b"]
 
 
-def test_a_table_made_anew_is_emptied_and_filled(path, db):
+def test_a_table_that_was_created_again_is_emptied_and_filled(path, db):
     db.execute("INSERT INTO t VALUES (1, 1)")
     source = SqliteSource("shop", path, ["t"])
     parts = source.read(None)
@@ -207,7 +207,7 @@ def test_a_table_that_is_added_later_comes_with_its_rows(path, db):
     assert [row["id"] for row in applied(records(found))["shop.u"].values()] == [2, 3]
 
 
-def test_a_capture_that_begins_anew_forgets_rows_that_are_gone(path, db):
+def test_a_capture_that_starts_again_forgets_rows_that_are_gone(path, db):
     db.execute("INSERT INTO t VALUES (1, 1), (2, 2)")
     install(db, ["t"])
     first = read(path, db, None)
@@ -263,7 +263,7 @@ for part in source.read(sys.argv[3] if len(sys.argv) > 3 else None):
 """
 
 
-def test_a_killed_reader_goes_on_without_a_gap(path, db, tmp_path):
+def test_a_killed_reader_continues_without_a_gap(path, db, tmp_path):
     out = tmp_path / "out"
     out.touch()
     install(db, ["t"])

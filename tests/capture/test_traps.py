@@ -105,7 +105,9 @@ def test_a_crash_in_the_middle_of_a_snapshot_leaves_each_row_once(db, name, brok
     assert len(large) == ROWS - 2
     assert large['{"id": 2}']["n"] == 2
     begun = [event.value["op"] for event in found if event.topic == f"{prefix}.b" and event.value]
-    assert begun.count("r") == ROWS - 1, "rows that were cut off count for nobody, and none comes twice"
+    assert begun.count("r") == ROWS - 1, (
+        "rows of a snapshot that was cut off do not count, and none comes twice"
+    )
 
 
 def test_a_slot_that_the_server_has_given_up_stops_the_capture(name):
@@ -140,7 +142,7 @@ def test_a_slot_that_the_server_has_given_up_stops_the_capture(name):
         server.end()
 
 
-def test_a_position_newer_than_the_slot_goes_on_behind_it(name, url):
+def test_a_capture_continues_after_a_position_newer_than_its_slot(name, url):
     """A crash may come between the commit in the log and the word to the server: the server sends those changes again, the capture does not."""
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)")
     source = PostgresSource(name, url, ("t",))
@@ -164,7 +166,7 @@ def data(part: Part) -> list[Record]:
     return [record for record in part.records if not record.topic.endswith(".schema")]
 
 
-def test_a_table_that_was_left_out_for_a_while_begins_anew(name, url, broker):
+def test_a_table_that_was_left_out_for_a_while_is_captured_again(name, url, broker):
     log, topic = broker.bootstrap, f"{name}.public.t"
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
     execute(url, "INSERT INTO t VALUES (1), (2)")
@@ -208,7 +210,7 @@ def watchful(monkeypatch):
 @pytest.mark.usefixtures("watchful")
 @pytest.mark.parametrize("running_meanwhile", [False, True], ids=["down", "running"])
 @pytest.mark.parametrize("statements", LEFT_OUT.values(), ids=LEFT_OUT)
-def test_a_table_that_the_server_did_not_publish_for_a_while_begins_anew(
+def test_a_table_that_the_server_did_not_publish_for_a_while_is_captured_again(
     name, url, broker, statements, running_meanwhile
 ):
     log, topic = broker.bootstrap, f"{name}.public.t"
@@ -237,7 +239,7 @@ def test_a_table_that_the_server_did_not_publish_for_a_while_begins_anew(
     assert set(table(events(log, name), topic)) == {'{"id": 3}', '{"id": 4}'}
 
 
-def test_a_table_that_begins_anew_under_another_key_goes_on(name, url, broker):
+def test_a_table_that_is_captured_again_under_another_key_continues(name, url, broker):
     log, topic = broker.bootstrap, f"{name}.public.t"
     execute(url, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     with running(Feed(name, PostgresSource(name, url, ("t",)), log)):

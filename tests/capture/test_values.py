@@ -42,10 +42,10 @@ FIRST, ROUNDS = int(os.environ.get("VALUES_SEED", "0")), int(os.environ.get("VAL
 SEEDS = range(FIRST, FIRST + ROUNDS)
 COLUMNS = 60
 BETWEEN = {"year", "int", "int unsigned", "bigint"}
-"""Kinds that each table has: what is read wrong of one column shows in those behind it, and in their signs."""
+"""Kinds that each table has: what is read wrong of one column shows in those after it, and in their signs."""
 ROWS = 12
 HALF = re.compile(r"\\ud[89a-f][0-9a-f]{2}")
-"""What stands for a text that is not one: stores refuse its row."""
+"""Written in place of a text that is not one: stores refuse its row."""
 
 
 class Table(NamedTuple):
@@ -53,7 +53,7 @@ class Table(NamedTuple):
 
     kinds: Sequence[Kind]
     keys: int
-    """How many of the kinds stand in the key."""
+    """How many of the kinds are in the key."""
 
     @property
     def names(self) -> list[str]:
@@ -89,7 +89,7 @@ class Table(NamedTuple):
         return self.kinds[at].literal(chance)
 
     def changes(self, chance: random.Random) -> list[tuple[str, str]]:
-        """Verbs and the rest of statements behind the first rows."""
+        """Verbs and the rest of statements after the first rows."""
         found = [("UPDATE", self.update(number, chance, key=number % 3 == 0)) for number in range(ROWS)]
         found += [("DELETE", f"FROM t WHERE id = {number}") for number in range(0, ROWS, 4)]
         found += [("INSERT", self.insert(number, chance)) for number in (0, 4, *range(ROWS, ROWS + 6))]
@@ -256,7 +256,7 @@ def test_values_of_postgresql_are_the_same_in_the_server_the_snapshot_the_stream
     execute(url, *(f"INSERT {table.insert(number, chance)}" for number in range(ROWS)))
 
     def captured(name: str, *statements: str) -> dict[bytes, bytes]:
-        """The rows of a capture that begins now, behind some statements."""
+        """The rows of a capture that begins now, after some statements."""
         with running(CaptureFeed(name, PostgresSource(name, url, ("t", "done")), log)):
             streaming(url, slot_name(name))
             execute(url, *statements, "INSERT INTO done SELECT count(*) FROM done")

@@ -13,7 +13,7 @@ def test_init_writes_an_application_that_can_be_drawn_and_a_test(capsys, tmp_pat
     assert outcome.stdout.splitlines() == [
         "wrote shop/app.py and shop/test_app.py; next:",
         "  headwater graph shop/app.py",
-        "  pytest shop/test_app.py",
+        "  pip install pytest && pytest shop/test_app.py",
         "  headwater up shop/app.py",
     ]
     assert (tmp_path / "shop" / "test_app.py").read_text() == TEST

@@ -99,6 +99,14 @@ STREAMS = {
         "stream name 'a/b' is not allowed",
     ),
     "a name twice": ("app.table('orders', Customer, key='id')", "table name 'orders' is already used"),
+    "a delay that is a number": (
+        "app.stream('s', Order, key='order_id', time='at', delay=10)",
+        "stream 's': delay= is wrong; got 10; expected a text",
+    ),
+    "a key that is a number": (
+        "app.stream('s', Order, key=3, time='at')",
+        "stream 's': key= is wrong; got 3; expected the name of a column, or a list of names",
+    ),
     "an envelope that is none": (
         "app.table('t', Customer, key='id', envelope='avro')",
         "envelope= is wrong; got 'avro'",
@@ -257,6 +265,113 @@ VIEWS = {
         sql("SELECT * FROM orders", emit="later"),
         "emit= is wrong; got 'later'",
     ),
+    "a key that is a number": (
+        "app.sql('v', 'SELECT * FROM orders', key=3)",
+        "view 'v': key= is wrong; got 3; expected the name of a column, or a list of names",
+    ),
+    "a key that has a number": (
+        "app.sql('v', 'SELECT * FROM orders', key=['order_id', 3])",
+        "view 'v': key= is wrong; got ['order_id', 3]",
+    ),
+    "a query that is no text": (
+        "app.sql('v', 3, key='order_id')",
+        "view 'v': its query is not a text; got 3",
+    ),
+    "a name that is no text": ("app.sql(3, 'SELECT * FROM orders', key='order_id')", "view name 3 is not"),
+    "forgetting after a number": (
+        "app.sql('v', 'SELECT * FROM orders', key='order_id', forget=30)",
+        "view 'v': forget= is wrong; got 30; expected a text",
+    ),
+    "appending perhaps": (
+        "app.sql('v', 'SELECT * FROM orders', key='order_id', append='yes')",
+        "view 'v': append= is wrong; got 'yes'; expected True or False",
+    ),
+    "a window over a column that is not there": (
+        view('orders.groupBy(F.window("att", "5 minutes"), "country").count()', key="country"),
+        f"view 'v': there is no column 'att'; got F.window('att', '5 minutes') in line {LINE + 2}; did you mean 'at'?",
+    ),
+    "a window in SQL over a column that is not there": (
+        sql("SELECT window, count(*) AS n FROM orders GROUP BY window(att, '1 hour')", key="window"),
+        "view 'v': there is no column 'att'; got \"att, '1 hour')\" at column 58 of the query; did you mean 'at'?",
+    ),
+    "a sum of a column that is not there": (
+        view('orders.groupBy("country").agg(F.sum("totl").alias("t"))', key="country"),
+        f"there is no column 'totl'; got F.sum('totl') in line {LINE + 2}; did you mean 'total'?",
+    ),
+    "a sum in SQL of a column that is not there": (
+        sql("SELECT country, sum(totl) AS t FROM orders GROUP BY country", key="country"),
+        "there is no column 'totl'; got 'totl) AS t FROM orders",
+    ),
+    "a condition on a column that is not there": (
+        view('orders.where(F.col("contry") == "DE")'),
+        "there is no column 'contry'; got F.col('contry') in line",
+    ),
+    "a group of a table by an aggregate of no column": (
+        view('customers.group("country", n=F.max("nam"))', "country", "customers"),
+        "there is no column 'nam'; got F.max('nam') in line",
+    ),
+    "a function of SQL that does not exist": (
+        sql("SELECT country, summ(total) AS s FROM orders GROUP BY country", key="country"),
+        (
+            "view 'v': there is no function 'summ'; got 'summ(total) AS s FROM orders GROUP BY co' at column 17 "
+            "of the query; expected a function of Spark's SQL; did you mean 'sum'?"
+        ),
+    ),
+    "a function of Spark that does not exist": (
+        view('orders.groupBy("country").agg(F.summ("total").alias("s"))', key="country"),
+        f"view 'v': there is no F.summ; got F.summ in line {LINE + 2}; did you mean F.sum?",
+    ),
+    "an operator that does not exist": (
+        view('hw.distnct(orders, "order_id", time="at", within="1 hour")'),
+        f"view 'v': there is no hw.distnct; got hw.distnct in line {LINE + 2}; did you mean hw.distinct?",
+    ),
+    "an operator without an argument": (
+        view('hw.distinct(orders, "order_id", time="at")'),
+        "view 'v': distinct: missing a required",
+    ),
+    "an operator with a wrong argument": (
+        view('hw.latest(orders, "order_id", tim="at")'),
+        "expected hw.latest(rows, key, *, time); did you mean time=?",
+    ),
+    "duplicates within no duration": (
+        view('hw.distinct(orders, "order_id", time="at", within="1 hours long")'),
+        "view 'v': distinct: within= is not a duration; got '1 hours long' in hw.distinct(orders, 'order_id'",
+    ),
+    "sessions with a gap of zero": (
+        view('hw.sessions(orders, "customer", time="at", gap="0 minutes")', key="customer"),
+        "sessions: gap= is not a duration; got '0 minutes'",
+    ),
+    "duplicates by a time that is not there": (
+        view('hw.distinct(orders, "order_id", time="att", within="1 hour")'),
+        "view 'v': distinct: there is no column 'att' for time=",
+    ),
+    "the latest by a text": (
+        view('hw.latest(orders, "customer", time="country")', key="customer"),
+        "view 'v': latest: time='country' is not a timestamp column; got STRING in hw.latest(",
+    ),
+    "a count by a column that is not there": (
+        view('hw.count(orders, "contry")', key="contry"),
+        "view 'v': count: there is no column 'contry' for key=",
+    ),
+    "pairs within no duration": (
+        view('hw.match(orders, clicks, "order_id", time="at", within="soon")', parameters="orders, clicks"),
+        "view 'v': match: within= is not a duration; got 'soon'",
+    ),
+    "pairs by a time that one of them has not": (
+        view(
+            'hw.match(orders, clicks, "order_id", time=("at", "seen"), within="1 hour")',
+            parameters="orders, clicks",
+        ),
+        "view 'v': match: there is no column 'seen' for time=",
+    ),
+    "an operator in SQL by a time that is not there": (
+        sql("SELECT customer FROM latest(orders, key => 'customer', time => 'att')", key="customer"),
+        "view 'v': latest: there is no column 'att' for time=; got latest(orders, key => 'customer', time => 'att')",
+    ),
+    "an operator in SQL with no duration": (
+        sql("SELECT order_id FROM distinct(orders, key => 'order_id', time => 'at', within => 'an hour')"),
+        "view 'v': distinct: within= is not a duration; got 'an hour'",
+    ),
     "views in a circle": (
         "app.sql('a', 'SELECT * FROM b', key='x')\napp.sql('b', 'SELECT * FROM a', key='x')",
         "views read each other in a circle: a -> b -> a",
@@ -266,6 +381,15 @@ OUTSIDE = {
     "a sink of nothing": (
         "app.sink('order', hw.sink.Sqlite('x.db'))",
         "there is no stream, table or view 'order'; did you mean 'orders'?",
+    ),
+    "a sink of columns that are not there": (
+        "app.sink('orders', hw.sink.Sqlite('x.db', columns={'order_id': 'BIGINT', 'contry': 'STRING'}))",
+        "sink 'orders.sqlite': 'orders' has no column 'contry'; got columns={'order_id': 'BIGINT', 'contry': 'STRING'}; did you mean 'country'?",
+    ),
+    "a sink of a real-time view without its key": (
+        sql("SELECT order_id, total FROM orders", latency="realtime")
+        + "app.sink('v', hw.sink.Sqlite('x.db', columns={'total': 'DOUBLE'}))",
+        "sink 'v.sqlite': key column 'order_id' is not among its columns",
     ),
     "two sinks into one place": (
         (
@@ -319,6 +443,17 @@ RIGHT = {
     "capital letters": sql("SELECT ORDER_ID, Total FROM orders o WHERE O.country = 'DE'", "ORDER_ID"),
     "columns of a subquery": sql("SELECT t.order_id FROM (SELECT order_id, total * 2 AS t2 FROM orders) t WHERE t.t2 > 3"),
     "a lateral view": sql("SELECT order_id, c FROM orders LATERAL VIEW explode(split(country, '')) AS c", "order_id"),
+    "a name of a column that is computed": view('    wanted = "total"\n    return orders.groupBy("country").agg(F.sum(wanted).alias("s"))', key="country"),
+    "an alias that is used at once": view('orders.select("order_id", F.col("total").alias("t"), F.col("t"))'),
+    "a column of a joined stream": view('orders.join(clicks, F.col("click_id") == F.col("customer")).select(orders.order_id)', parameters="orders, clicks"),
+    "a column of a helper": view('    large = big(orders)\n    return large.groupBy("country").agg(F.sum("cents").alias("s"))', key="country"),
+    "a window of a window": view('orders.groupBy(F.window("at", "5 minutes").alias("w"), "country").agg(F.sum("total").alias("s"))', key="country"),
+    "functions of SQL in brackets": sql("SELECT order_id, cast((total) AS DECIMAL(10, 2)) AS d, CASE WHEN (total > 3) THEN (1) ELSE (2) END AS c FROM orders WHERE country IN ('DE') AND (total > 3)"),
+    "a table with names of columns": sql("SELECT t.a FROM (SELECT order_id FROM orders) t(a)", "a"),
+    "a common table": sql("WITH big(a) AS (SELECT order_id FROM orders), small (b) AS (SELECT a FROM big) SELECT b FROM small", "b"),
+    "a filter of an aggregate": sql("SELECT country, count(*) FILTER (WHERE total > 3) AS n FROM orders GROUP BY country", "country"),
+    "units of time": sql("SELECT order_id, timestampadd(MINUTE, 3, at) AS later, extract(YEAR FROM at) AS y FROM orders"),
+    "arguments that are computed": view('hw.latest(orders, **dict(key="customer", time="at"))', key="customer"),
     "an operator": sql("SELECT customer, window, n FROM sessions(orders, key => 'customer', time => 'at', gap => '1 hour', n => 'count(*)')", "customer", emit="ready"),
 }  # fmt: skip
 

@@ -34,6 +34,10 @@ LINES = {
     "up nosuch.py": "application file nosuch.py does not exist",
     "run nosuch.py": "application file nosuch.py does not exist",
     "up app.py --once": "up: no such option: --once",
+    "init notes.txt": "notes.txt cannot be a folder; got a file; expected a folder, or a name that is free",
+    "init notes.txt/shop": "notes.txt/shop cannot be a folder; got notes.txt, which is a file",
+    "demo --data notes.txt": "notes.txt cannot be a folder; got a file",
+    "doctor --prepare nosuch.py": "application file nosuch.py does not exist",
     "demo --rate 0": "demo: invalid value for '--rate'",
     "demo --seconds x": "demo: invalid value for '--seconds'",
     "demo --seconds 5 --port 123456": "demo: invalid value for '--port'",
@@ -51,12 +55,26 @@ LINES = {
     "sink run app.py nosuch": "application 'shop' has no sink 'nosuch'; sinks are: per_country.sqlite",
     "sink pause nosuch app.py": "there is no sink 'nosuch' in app.py; sinks are: per_country.sqlite",
     "sink resume nosuch": "sink 'nosuch' is not paused; paused are: none",
+    "worker run app.py nosuch": "application 'shop' has no worker 'nosuch'; workers are: none",
+    "worker pause nosuch": "there is no worker 'nosuch' that has run with this data folder; workers are: none",
+    "worker pause nosuch app.py": "there is no worker 'nosuch' in app.py; workers are: none yet",
+    "worker resume nosuch": "worker 'nosuch' is not paused; paused are: none",
     "sink status nosuch.py": "application file nosuch.py does not exist",
     "capture run nosuch app.py": "app.py declares no capture 'nosuch'; captures are: none",
     "capture add nosuch app.py": "app.py declares no capture 'nosuch'",
     "capture remove nosuch app.py": "app.py declares no capture 'nosuch'",
     "capture snapshot nosuch app.py": "app.py declares no capture 'nosuch'",
     "capture audit nosuch app.py": "app.py declares no capture 'nosuch'",
+    "queue peek mailer --limit 0": "queue peek: invalid value for '--limit'",
+    "queue peek": "queue peek: missing argument 'NAME'",
+    "queue cancel mailer": "queue cancel: missing argument 'ID",
+    "queue reset mailer": "queue reset: missing option '--to'",
+    "queue reset mailer --to never": "this is not a position in a topic; got 'never'",
+    "queue reset mailer --to earliest --where country": "--where is wrong; got 'country'; expected 'field = value'",
+    "queue redrive mailer --rate fast": "the limit is wrong; got 'fast'; expected '1000/s'",
+    "queue redrive mailer --edit repair": "--edit is wrong; got 'repair'; expected FILE.PY:FUNCTION",
+    "queue redrive mailer --edit nosuch.py:repair": "there is no function 'repair' in nosuch.py",
+    "queue redrive mailer --limit 0": "queue redrive: invalid value for '--limit'",
     "topic create orders --partitions 0": "topic create: invalid value for '--partitions'",
     "topic create orders --config retention": "--config is wrong; got 'retention'; expected KEY=VALUE",
     "topic list --log localhost:9092x": "--log is wrong; got 'localhost:9092x'; expected HOST:PORT",
@@ -83,7 +101,15 @@ OF_THE_LOG = {
     "capture pause nosuch": "there is no capture 'nosuch' in this log",
     "capture resume nosuch": "there is no capture 'nosuch' in this log",
     "capture status nosuch": "there is no capture 'nosuch' in this log",
+    "queue status nosuch": "there is no queue 'nosuch'; headwater queue list shows all queues",
+    "queue peek nosuch": "there is no queue 'nosuch'",
+    "queue peek nosuch.dead": "there is no queue 'nosuch.dead'",
+    "queue cancel nosuch mails-0-1": "there is no queue 'nosuch'",
+    "queue purge nosuch --yes": "there is no queue 'nosuch'",
+    "queue reset nosuch --to earliest": "there is no queue 'nosuch'",
+    "queue redrive nosuch": "there is no queue 'nosuch'",
     "topic show nosuch": "there is no topic 'nosuch'; headwater topic list shows all topics",
+    "topic delete nosuch": "there is no topic 'nosuch'; headwater topic list shows all topics",
     "topic delete nosuch --yes": "there is no topic 'nosuch'; headwater topic list shows all topics",
     "topic create a/b": "topic 'a/b' cannot be created; got topic name 'a/b' is not legal",
     "group delete nosuch": "there is no group 'nosuch'; headwater group list shows all groups",
@@ -101,6 +127,7 @@ OF_THE_LOG = {
 def folder(tmp_path):
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.txt").write_text("milk")
     return tmp_path
 
 
@@ -128,8 +155,9 @@ def test_there_are_sixty_of_them():
 def test_a_log_that_is_away_is_the_machine_and_not_the_user(capsys, folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    outcome = headwater(capsys, folder, "lag", HEADWATER_BROKER_PORT=str(port))
-    assert f"log 127.0.0.1:{port} does not answer" in complaint(outcome, MACHINE)
+    for line in ("lag", "queue list"):
+        outcome = headwater(capsys, folder, *line.split(), HEADWATER_BROKER_PORT=str(port))
+        assert f"log 127.0.0.1:{port} does not answer" in complaint(outcome, MACHINE)
 
 
 def test_a_command_without_arguments_shows_its_help(capsys, folder):

@@ -41,7 +41,7 @@ def test_ends_of_a_topic_that_does_not_exist_are_none(bootstrap):
     ends = client.end_offsets(["client.ends", "client.nowhere"])
     assert ends.keys() == {("client.ends", 0), ("client.ends", 1)}
     assert sum(ends.values()) == 10
-    assert client.committed("client.nobody", ends) == {}
+    assert client.committed("client.unknown", ends) == {}
 
 
 def test_a_log_that_is_not_there_is_named():
@@ -53,7 +53,7 @@ def test_a_log_that_is_not_there_is_named():
         client.partitions()
 
 
-def test_a_client_goes_on_after_the_broker_was_killed_and_started_again(own_broker):
+def test_a_client_continues_after_the_broker_was_killed_and_started_again(own_broker):
     client = Client(own_broker.bootstrap)
     client.ensure_topics(["client.kill"], 1)
     assert client.committed("client.group", [("client.kill", 0)]) == {}

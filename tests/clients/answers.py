@@ -45,6 +45,6 @@ def batch_of(records: list[Record], codec: int = 0, **fields: int) -> bytes:
 
 
 def subscription(topics: list[str]) -> bytes:
-    """What a consumer tells its group of the topics that it wants, in version 0 of the embedded protocol."""
+    """The topics that a consumer wants, as it sends them to its group in version 0 of the embedded protocol."""
     names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\0\0\0\0"

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from clients.onelog import Log
 
 
+ATTEMPTS = 10
+
+
 class Member:
     """The one member of a group: it joins, leads and is given nothing."""
 
@@ -18,7 +21,7 @@ class Member:
         self._log, self.group, self.id = log, group, ""
         self.instance = instance
         protocols = [{"name": "range", "metadata": subscription(topics)}]
-        while True:
+        for _ in range(ATTEMPTS):
             joined = log.call(
                 "JoinGroup",
                 7,
@@ -30,6 +33,11 @@ class Member:
                 protocol_type="consumer",
                 protocols=protocols,
             )
+            if (
+                joined.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+            ):  # a broker that starts forgets who has begun to join
+                self.id = ""
+                continue
             self.id = joined.member_id
             if joined.error_code != ErrorCode.MEMBER_ID_REQUIRED:
                 break

@@ -162,7 +162,7 @@ class Log:
         return answer.responses[0].partitions[0]
 
     def read(self, topic: str, offset: int = 0, *, committed: bool = True, partition: int = 0) -> list[tuple]:
-        """Offset, key and value of what a consumer gets, which leaves out what it is told was aborted."""
+        """Offset, key and value of what a consumer gets, which leaves out what the broker names as aborted."""
         found: list[tuple] = []
         while True:
             part = self.fetch(topic, offset, committed=committed, partition=partition)

@@ -17,7 +17,7 @@ EAGER = {"min.cleanable.dirty.ratio": "0.01", "segment.ms": "100"}
 
 def closed(log: Log, topic: str) -> None:
     """Writes until the records so far are in a closed segment: it is closed by time, and by the next record after that."""
-    time.sleep(0.15)  # the segment's own age, segment.ms, which no answer tells
+    time.sleep(0.15)  # the segment's own age, segment.ms, which no answer has
     log.produce(topic, record("end", "end", 60_000 + time.time_ns() // 1_000_000 - now_ms()))
 
 
@@ -188,7 +188,7 @@ def compaction_stops_at_an_open_transaction(log: Log) -> object:
 
 @case
 def compaction_and_sequences(log: Log) -> object:
-    """A producer goes on after its records were compacted away."""
+    """A producer continues after its records were compacted away."""
     topic = log.topic(cleanup_policy="compact", **EAGER)
     identity = log.call("InitProducerId", 4, transactional_id=None, transaction_timeout_ms=1000)
     fields = {"producer_id": identity.producer_id, "producer_epoch": 0}

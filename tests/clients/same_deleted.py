@@ -187,7 +187,7 @@ def idempotent_producers_of_a_topic_created_again(log: Log) -> object:
 
 @case
 def a_fetch_session_of_a_topic_that_is_deleted(log: Log) -> object:
-    """The error is told in every answer for as long as it lasts."""
+    """The error is in every answer for as long as it lasts."""
     topic, other = log.topic(), log.topic()
     log.fill(topic, "a")
     log.fill(other, "b")
@@ -269,7 +269,7 @@ def _session(answer: object) -> list[tuple]:
 
 @case
 def a_fetch_that_waits_for_a_topic_that_is_deleted(log: Log) -> object:
-    """It is told so at once, not when its time is over."""
+    """The answer comes at once, not when its time is over."""
     topic, waiting = log.topic(), log.connect()
     log.fill(topic, "a")
     parts = [{"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1000}]

@@ -54,14 +54,15 @@ def commits_by_ids(log: Log) -> object:
 @case
 def commits_by_those_who_are_not_members(log: Log) -> object:
     topic, group = log.topic(), log.group()
-    nobody = {"generation_id_or_member_epoch": 3, "member_id": "nobody"}
-    steps = [log.commit(group, topic, 1, **nobody), log.described(group)[:2]]
+    stranger = {"generation_id_or_member_epoch": 3, "member_id": "stranger"}
+    steps = [log.commit(group, topic, 1, **stranger), log.described(group)[:2]]
     member = log.join(group, [topic])
     steps += [log.commit(group, topic, 2, **member.identity), member.sync(), log.commit(group, topic, 3)]
     older = member.identity | {"generation_id_or_member_epoch": member.generation - 1}
     newer = member.identity | {"generation_id_or_member_epoch": member.generation + 1}
     steps += [
-        log.commit(group, topic, at, **who) for at, who in enumerate((nobody, older, newer, member.identity))
+        log.commit(group, topic, at, **who)
+        for at, who in enumerate((stranger, older, newer, member.identity))
     ]
     steps += [member.leave(), log.commit(group, topic, 9, **member.identity), log.commit(group, topic, 8)]
     return [*steps, log.committed(group, topic)]
@@ -71,13 +72,13 @@ def commits_by_those_who_are_not_members(log: Log) -> object:
 def members_that_are_not_there(log: Log) -> object:
     topic, group = log.topic(), log.group()
     unknown = log.group()
-    nobody = {"group_id": unknown, "generation_id": 1, "member_id": "nobody"}
+    stranger = {"group_id": unknown, "generation_id": 1, "member_id": "stranger"}
     answers = [
-        named(log.call("Heartbeat", 4, **nobody).error_code),
-        named(log.call("SyncGroup", 4, **nobody, assignments=[]).error_code),
-        named(log.call("LeaveGroup", 2, group_id=unknown, member_id="nobody").error_code),
+        named(log.call("Heartbeat", 4, **stranger).error_code),
+        named(log.call("SyncGroup", 4, **stranger, assignments=[]).error_code),
+        named(log.call("LeaveGroup", 2, group_id=unknown, member_id="stranger").error_code),
         named(
-            log.call("LeaveGroup", 5, group_id=unknown, members=[{"member_id": "nobody"}])
+            log.call("LeaveGroup", 5, group_id=unknown, members=[{"member_id": "stranger"}])
             .members[0]
             .error_code
         ),
@@ -91,7 +92,7 @@ def members_that_are_not_there(log: Log) -> object:
         member.sync(),
         member.beat(),
         member.beat(member.generation + 1),
-        member.beat(member="nobody"),
+        member.beat(member="stranger"),
     ]
     answers += [log.described(group), log.listed(group), member.leave(), member.leave(), member.beat()]
     return [*answers, log.described(group), log.listed(group)]
@@ -121,13 +122,13 @@ def joins_that_are_refused(log: Log) -> object:
         ask(""),
         ask(session_ms=1),
         ask(session_ms=1 << 30),
-        ask(member="nobody"),
+        ask(member="stranger"),
         ask(kind=""),
         ask(protocol=""),
     ]
     answers += [log.described(group)]
     log.join(group, [topic]).sync()
-    answers += [ask(kind="connect"), ask(protocol="other"), ask(member="nobody")]
+    answers += [ask(kind="connect"), ask(protocol="other"), ask(member="stranger")]
     return answers
 
 
@@ -316,7 +317,7 @@ def offsets_that_a_transaction_holds(log: Log) -> object:
     steps += [log.committed(group, topic), log.committed(group, topic, stable=True)]
     steps += [
         writer.commit_offsets(group, "there-is-none", 3),
-        writer.commit_offsets(group, topic, 3, generation_id=5, member_id="nobody"),
+        writer.commit_offsets(group, topic, 3, generation_id=5, member_id="stranger"),
     ]
     steps += [log.delete_offset(group, topic)]
     return [*steps, log.committed(group, topic)]

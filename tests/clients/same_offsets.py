@@ -348,7 +348,7 @@ def a_fetch_that_waits(log: Log) -> object:
 
 
 @case
-def what_readers_are_told_of_aborted_transactions(log: Log) -> object:
+def what_readers_learn_of_aborted_transactions(log: Log) -> object:
     topic, writer, other = log.topic(), log.writer(), log.writer()
     for each in (writer, other):
         each.init()

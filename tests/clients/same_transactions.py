@@ -8,7 +8,7 @@ from support.servers import wait_until
 
 @case
 def a_producer_that_is_fenced(log: Log) -> object:
-    """What each request of the older one is told, in the versions before and after PRODUCER_FENCED."""
+    """The answer to each request of the older one, in the versions before and after PRODUCER_FENCED."""
     topic, group = log.topic(), log.group()
     old = log.writer()
     steps: list[object] = [old.init(), old.add(topic), old.produce(topic, record("old"))]
@@ -176,7 +176,7 @@ def offsets_of_a_transaction(log: Log) -> object:
     who = {"generation_id": member.generation, "member_id": member.id}
     steps += [
         writer.commit_offsets(group, topic, 4, **(who | {"generation_id": 99})),
-        writer.commit_offsets(group, topic, 5, **(who | {"member_id": "nobody"})),
+        writer.commit_offsets(group, topic, 5, **(who | {"member_id": "stranger"})),
     ]
     steps += [
         writer.commit_offsets(group, topic, 6),

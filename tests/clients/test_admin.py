@@ -122,7 +122,7 @@ def test_log_append_time_is_the_brokers_clock(make, bootstrap):
         assert before - 1000 <= timestamp <= before + 60_000
 
 
-def test_a_group_is_deleted_only_when_nobody_is_in_it(admin, make, bootstrap):
+def test_a_group_is_deleted_only_when_it_has_no_members(admin, make, bootstrap):
     topic, group = make(), uuid.uuid4().hex
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     reader.subscribe([topic])

@@ -91,7 +91,7 @@ def test_a_group_shares_partitions_and_hands_them_over_when_a_member_leaves(boot
     first.close()
 
 
-def test_a_group_goes_on_where_it_committed(bootstrap, topic):
+def test_a_group_continues_where_it_committed(bootstrap, topic):
     group = uuid.uuid4().hex
     produce(bootstrap, topic, [b"%d" % i for i in range(10)])
     reader = consumer(bootstrap, **{"group.id": group, "enable.auto.commit": False})

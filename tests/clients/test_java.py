@@ -49,8 +49,8 @@ def test_topics_lines_and_groups_through_kafkas_own_tools(tool, topic):
         line.split()
         for line in tool("consumer.group.ConsumerGroupCommand", "--describe", "--group", topic).splitlines()
     ]
-    behind = {row[2]: row[5] for row in rows if row[:2] == [topic, topic]}
-    assert behind == {"0": "0", "1": "0", "2": "0"}
+    lags = {row[2]: row[5] for row in rows if row[:2] == [topic, topic]}
+    assert lags == {"0": "0", "1": "0", "2": "0"}
 
 
 def test_a_share_group_through_javas_share_consumer_its_admin_client_and_kafkas_tools(bootstrap, topic):

@@ -74,7 +74,7 @@ def outcome(bootstrap: str, name: str, script: Case, kind: type[Log] = Log) -> o
 def objection(name: str, ours: object, theirs: object) -> str:
     """What is wrong with two outcomes; empty if they are equal, or differ as docs/log.md says."""
     if name in DIFFERENCES:
-        return f"{name} is the same on both: it is no difference any more" if ours == theirs else ""
+        return f"{name} is the same on both now: remove it from the differences" if ours == theirs else ""
     if ours == theirs:
         return ""
     texts = [pprint.pformat(each, width=100).splitlines() for each in (theirs, ours)]

@@ -71,14 +71,14 @@ def test_an_open_transaction_holds_committed_readers_and_no_others(bootstrap):
     writer.produce(topic, b"open", partition=0)
     writer.flush(60)
     plain = Producer({"bootstrap.servers": bootstrap})
-    plain.produce(topic, b"behind", partition=0)
+    plain.produce(topic, b"after", partition=0)
     plain.produce(topic, b"elsewhere", partition=1)
     plain.flush(60)
 
     assert read(bootstrap, topic, seconds=10) == {0: [], 1: [b"elsewhere"]}
-    assert read(bootstrap, topic, isolation="read_uncommitted")[0] == [b"open", b"behind"]
+    assert read(bootstrap, topic, isolation="read_uncommitted")[0] == [b"open", b"after"]
     writer.commit_transaction(30)
-    assert read(bootstrap, topic)[0] == [b"open", b"behind"]
+    assert read(bootstrap, topic)[0] == [b"open", b"after"]
 
 
 def test_the_last_incarnation_of_a_producer_fences_the_former_one_and_aborts_what_it_left(bootstrap):
@@ -130,10 +130,10 @@ def test_a_transaction_left_open_is_aborted_when_its_time_is_over(bootstrap):
     writer.produce(topic, b"left open", partition=0)
     writer.flush(60)
     plain = Producer({"bootstrap.servers": bootstrap})
-    plain.produce(topic, b"behind", partition=0)
+    plain.produce(topic, b"after", partition=0)
     plain.flush(60)
 
-    wait_until(lambda: read(bootstrap, topic, seconds=1)[0] == [b"behind"], 15, "the abort")
+    wait_until(lambda: read(bootstrap, topic, seconds=1)[0] == [b"after"], 15, "the abort")
     with pytest.raises(KafkaException):
         writer.commit_transaction(10)
 

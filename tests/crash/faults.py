@@ -1,7 +1,7 @@
 """The long runs of ``make test-faults``: a slice of seeds of one kind of fault, and a line in outcomes.jsonl that says how it ended.
 
-A kind is a test file that reads its first seed and its amount from the environment. A slice ends within SLICE_S. A test that tells what
-each seed did, in the file CRASH_TALLY, gets a line for each of them; what it writes to CRASH_PROGRESS is shown every PROGRESS_S.
+A kind is a test file that reads its first seed and its amount from the environment. A slice ends within SLICE_S. A test that writes what
+each seed did to the file CRASH_TALLY gets a line for each of them; what it writes to CRASH_PROGRESS is shown every PROGRESS_S.
 """
 
 import argparse
@@ -25,14 +25,14 @@ TESTS = Path(__file__).parent.parent
 OUTCOMES = Path(__file__).parent / "outcomes.jsonl"
 SLICE_S = 3600
 PROGRESS_S = 30
-"""How often a slice under way is told of."""
+"""How often a slice under way is reported."""
 SEEDED = "whatever_is_killed"
 """The part of a test file that seeds are for."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of fault: where its test is, and what a seed stands for."""
+    """One kind of fault: where its test is, and what a seed is."""
 
     test: str
     unit: str
@@ -43,8 +43,8 @@ class Kind:
     amount_variable: str = "CRASH_ROUNDS"
     variant: str | None = None
     """What CRASH_KIND says to a test file of several kinds."""
-    tells: bool = False
-    """Whether its test tells what each seed did."""
+    tallies: bool = False
+    """Whether its test writes to CRASH_TALLY what each seed did."""
     rows: int | None = None
     """What CAPTURE_ROWS says."""
 
@@ -68,17 +68,18 @@ KINDS = {
         PROCESSES, "lives", 100, (0, 19), "SIMULATION_SEED", "SIMULATION_LIVES", variant="simulation-sinks"
     ),
     "queue": Kind("simulation/test_shares.py", "lives", 100, (0, 19), "QUEUE_SEED", "QUEUE_LIVES"),
+    "queue-kill": Kind("crash/test_worker_kill.py", "kills", 10, (0, 29), tallies=True),
     "kill": Kind("crash/test_broker_kill.py", "kills", 10, (0, 29)),
     "views-kill": Kind(
         "pipeline/run/test_kill.py", "runs with two kills", 1, (0, 9), "VIEWS_KILL_SEED", "VIEWS_KILL_RUNS"
     ),
-    "stage": Kind(STAGE, "kills", 10, (0, 29), variant="stage", tells=True),
-    "stage-kafka": Kind(STAGE, "kills", 10, (0, 9), variant="stage-kafka", tells=True),
-    "stage-executor": Kind(STAGE, "kills", 10, (0, 4), variant="stage-executor", tells=True),
-    "joins": Kind(STAGE, "kills", 10, (0, 9), variant="joins", tells=True),
-    "joins-kafka": Kind(STAGE, "kills", 10, (0, 2), variant="joins-kafka", tells=True),
-    "joins-executor": Kind(STAGE, "kills", 10, (0, 2), variant="joins-executor", tells=True),
-    "sink": Kind("sink/test_sink_kill.py", "kills", 10, (0, 29), "SINK_SEED", "SINK_KILLS", tells=True),
+    "stage": Kind(STAGE, "kills", 10, (0, 29), variant="stage", tallies=True),
+    "stage-kafka": Kind(STAGE, "kills", 10, (0, 9), variant="stage-kafka", tallies=True),
+    "stage-executor": Kind(STAGE, "kills", 10, (0, 4), variant="stage-executor", tallies=True),
+    "joins": Kind(STAGE, "kills", 10, (0, 9), variant="joins", tallies=True),
+    "joins-kafka": Kind(STAGE, "kills", 10, (0, 2), variant="joins-kafka", tallies=True),
+    "joins-executor": Kind(STAGE, "kills", 10, (0, 2), variant="joins-executor", tallies=True),
+    "sink": Kind("sink/test_sink_kill.py", "kills", 10, (0, 29), "SINK_SEED", "SINK_KILLS", tallies=True),
     "time": Kind(
         "pipeline/windows/test_any_order.py", "orders of arrival", 1, (0, 99), "TIME_SEED", "TIME_SEEDS"
     ),
@@ -87,15 +88,18 @@ KINDS = {
     ),
     "sql": Kind("pipeline/sql/test_any_query.py", "queries", 12, (0, 166), "SQL_SEED", "SQL_PROGRAMS"),
     "versions": Kind(
-        "pipeline/definition/test_versions.py",
+        "pipeline/definition/test_changed_views.py",
         "changed views",
         1,
-        (0, 259),
+        (0, 999),
         "VERSIONS_SEED",
         "VERSIONS_SEEDS",
     ),
     "fair": Kind(
-        "pipeline/run/test_fair.py", "minutes of twelve views", 1, (0, 1), "FAIR_SEED", "FAIR_ROUNDS"
+        "pipeline/run/test_fairness.py", "minutes of twelve views", 1, (0, 1), "FAIR_SEED", "FAIR_ROUNDS"
+    ),
+    "twelve": Kind(
+        "crash/test_twelve_views.py", "parts with three kills", 8, (0, 4), "TWELVE_SEED", "TWELVE_PARTS"
     ),
     "skew": Kind(
         "pipeline/tables/test_skew.py", "rows of a key", 1_000_000, (0, 0), "SKEW_SEED", "SKEW_ROWS"
@@ -118,12 +122,12 @@ def seeds(text: str) -> tuple[int, int]:
 
 
 def environment(kind: Kind, first: int, last: int) -> dict[str, str]:
-    """What tells the test which slice to run."""
+    """The environment by which the test knows which slice to run."""
     amount = (last - first + 1) * kind.per_seed
-    told = {"CRASH_KIND": kind.variant} if kind.variant else {}
+    options = {"CRASH_KIND": kind.variant} if kind.variant else {}
     if kind.rows:
-        told["CAPTURE_ROWS"] = str(kind.rows)
-    return {kind.first_variable: str(first), kind.amount_variable: str(amount), **told}
+        options["CAPTURE_ROWS"] = str(kind.rows)
+    return {kind.first_variable: str(first), kind.amount_variable: str(amount), **options}
 
 
 def run(name: str, first: int, last: int) -> bool:
@@ -131,16 +135,20 @@ def run(name: str, first: int, last: int) -> bool:
     kind, began = KINDS[name], dt.datetime.now(dt.UTC)
     chosen, commit = environment(kind, first, last), _commit()
     command = [sys.executable, "-m", "pytest", str(TESTS / kind.test), "--timeout", str(SLICE_S), "-q"]
-    if kind.tells:
+    if kind.tallies:
         command += ["-k", SEEDED]
     with tempfile.TemporaryDirectory() as folder:
         tally = Path(folder) / "tally"
         progress = Path(folder) / "progress"
-        told = os.environ | chosen | {"CRASH_TALLY": str(tally), "CRASH_PROGRESS": str(progress)}
-        outcome = _outcome(command, told, lambda passed_s: say(f"{name} {first}-{last}", passed_s, progress))
+        environ = os.environ | chosen | {"CRASH_TALLY": str(tally), "CRASH_PROGRESS": str(progress)}
+        outcome = _outcome(
+            command, environ, lambda passed_s: say(f"{name} {first}-{last}", passed_s, progress)
+        )
         seconds = round((dt.datetime.now(dt.UTC) - began).total_seconds())
         whole = {"outcome": outcome, kind.unit: int(chosen[kind.amount_variable]), "seconds": seconds}
-        found = lines(tally, first, last, outcome) if kind.tells else [{"seeds": f"{first}-{last}", **whole}]
+        found = (
+            lines(tally, first, last, outcome) if kind.tallies else [{"seeds": f"{first}-{last}", **whole}]
+        )
     with OUTCOMES.open("a") as outcomes:
         for line in found:
             about = {"date": f"{began:%Y-%m-%d}", "kind": name, "seeds": "", "commit": commit}
@@ -150,8 +158,8 @@ def run(name: str, first: int, last: int) -> bool:
 
 def say(name: str, passed_s: float, progress: Path) -> str:
     """A line for who waits: how long a slice has been running, and what its test last said of how far it is."""
-    told = progress.read_text().splitlines() if progress.exists() else []
-    text = f"{name}: {passed_s / 60:.1f} minutes{', ' + told[-1] if told else ''}"
+    reported = progress.read_text().splitlines() if progress.exists() else []
+    text = f"{name}: {passed_s / 60:.1f} minutes{', ' + reported[-1] if reported else ''}"
     print(text, flush=True)  # noqa: T201  it is for who runs it
     return text
 
@@ -181,9 +189,9 @@ def _ended(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def lines(tally: Path, first: int, last: int, outcome: str) -> list[dict[str, Any]]:
-    """What each seed has told; one that told nothing has not passed, whatever the slice says."""
-    told = [json.loads(line) for line in tally.read_text().splitlines()] if tally.exists() else []
-    by_seed = {line.pop("seed"): line for line in told}
+    """The line of each seed; a seed without one has not passed, whatever the slice says."""
+    tallied = [json.loads(line) for line in tally.read_text().splitlines()] if tally.exists() else []
+    by_seed = {line.pop("seed"): line for line in tallied}
     silent = {"outcome": "failed" if outcome == "passed" else outcome, "kills": 0}
     return [{"seeds": str(seed), **by_seed.get(seed, silent)} for seed in range(first, last + 1)]
 

@@ -1,4 +1,4 @@
-"""A life of a broker's data folder: many kills with SIGKILL under load, then everything that clients were told is checked.
+"""A life of a broker's data folder: many kills with SIGKILL under load, then every promise to a client is checked.
 
 The seed chooses codecs, partitions, flush mode, load, and when each kill comes: also while the broker still starts.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from crash.told import Found, Place, Told, faults
+from crash.promises import Observed, Place, Promised, faults
 from crash.writers import LEDGER, SOURCE, TARGET, Committer, Load, Transactional, Transformer, Writer
 from support.servers import BrokerProcess
 
@@ -25,7 +25,7 @@ KILLS_PER_LIFE = 10
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 READ_S = 120
 PROGRESS_S = 1.0
-"""How long a kill waits for a client to go on: librdkafka looks for its coordinator every half second."""
+"""How long a kill waits for a client to continue: librdkafka looks for its coordinator every half second."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ def live(seed: int, folder: Path, kills: int = KILLS_PER_LIFE) -> Lived:
                 _kill_and_start(broker, chance, load)
         broker.end(signal.SIGKILL)
         broker.start()
-        found = Found(
+        observed = Observed(
             {
                 **_read(broker.bootstrap, LEDGER, partitions),
                 **_read(broker.bootstrap, SOURCE, partitions),
@@ -62,9 +62,9 @@ def live(seed: int, folder: Path, kills: int = KILLS_PER_LIFE) -> Lived:
             },
             _offsets(broker.bootstrap, Committer.GROUP, LEDGER, partitions),
         )
-        _expect_all_transformed(broker.bootstrap, load.told, found, partitions)
+        _expect_all_transformed(broker.bootstrap, load.promised, observed, partitions)
         assert "Traceback" not in broker.log.read_text()
-        return _lived(load.told, found)
+        return _lived(load.promised, observed)
     finally:
         broker.end(signal.SIGKILL)
 
@@ -92,7 +92,7 @@ def _working(load: Load, chance: random.Random) -> Iterator[None]:
 
 
 def _kill_and_start(broker: BrokerProcess, chance: random.Random, load: Load) -> None:
-    """Kills at once, or in the middle of the transactions that go on once clients have found the broker again."""
+    """Kills at once, or in the middle of the transactions that continue once clients have found the broker again."""
     if chance.random() < 0.8:
         begun = load.transformed
         limit = time.monotonic() + PROGRESS_S
@@ -141,26 +141,26 @@ def _offsets(bootstrap: str, group: str, topic: str, partitions: int) -> dict[Pl
     return {(topic, each.partition): each.offset for each in stored}
 
 
-def _expect_all_transformed(bootstrap: str, told: Told, found: Found, partitions: int) -> None:
-    """The group's offset says what the target holds: each record of the source before it once, and none behind it."""
+def _expect_all_transformed(bootstrap: str, promised: Promised, observed: Observed, partitions: int) -> None:
+    """The group's offset says what the target holds: each record of the source before it once, and none after it."""
     stored = _offsets(bootstrap, Transformer.GROUP, SOURCE, partitions)
-    found.commits |= stored
-    for place, rows in found.records.items():
+    observed.commits |= stored
+    for place, rows in observed.records.items():
         if place[0] == TARGET:
-            source = found.records[SOURCE, place[1]]
+            source = observed.records[SOURCE, place[1]]
             at = stored[SOURCE, place[1]]
             due = [f"{SOURCE}{place[1]}:{offset}" for offset, _ in source if offset < at]
             there = [value.partition(".")[0] for _, value in rows]
-            told.commits[SOURCE, place[1]] = [at if there == due else -1]
+            promised.commits[SOURCE, place[1]] = [at if there == due else -1]
 
 
-def _lived(told: Told, found: Found) -> Lived:
-    outcomes = [each.outcome for each in told.transactions]
+def _lived(promised: Promised, observed: Observed) -> Lived:
+    outcomes = [each.outcome for each in promised.transactions]
     return Lived(
-        faults(told, found),
-        sum(map(len, told.acknowledged.values())),
+        faults(promised, observed),
+        sum(map(len, promised.acknowledged.values())),
         outcomes.count("committed"),
         outcomes.count("aborted"),
         outcomes.count("in doubt"),
-        sum(len(rows) for (topic, _), rows in found.records.items() if topic == TARGET),
+        sum(len(rows) for (topic, _), rows in observed.records.items() if topic == TARGET),
     )

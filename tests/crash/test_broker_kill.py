@@ -1,4 +1,4 @@
-"""kill -9 of the broker under load: what was acknowledged is there, once and in order; groups go on.
+"""kill -9 of the broker under load: what was acknowledged is there, once and in order; groups continue.
 
 CRASH_ROUNDS sets the number of kills, CRASH_SEED the first seed; each seed is a life of ten kills.
 """
@@ -16,7 +16,7 @@ FIRST_SEED = int(os.environ.get("CRASH_SEED", "0"))
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + max(KILLS // KILLS_PER_LIFE, 1)))
-def test_clients_find_what_they_were_told_after_kills(seed, tmp_path):
+def test_every_promise_to_a_client_is_kept_after_kills(seed, tmp_path):
     lived = live(seed, tmp_path)
 
     assert lived.faults == []
@@ -25,7 +25,7 @@ def test_clients_find_what_they_were_told_after_kills(seed, tmp_path):
     assert lived.transformed
 
 
-def test_a_group_goes_on_from_its_commit_after_a_kill(own_broker):
+def test_a_group_continues_from_its_commit_after_a_kill(own_broker):
     producer = Producer({"bootstrap.servers": own_broker.bootstrap})
     for i in range(10):
         producer.produce("numbers", str(i), partition=0)
@@ -53,7 +53,7 @@ def test_a_clean_stop_keeps_everything(own_broker):
     reader.close()
 
 
-def test_members_of_a_group_go_on_after_a_kill_without_joining_again(own_broker):
+def test_members_of_a_group_continue_after_a_kill_without_joining_again(own_broker):
     producer = Producer({"bootstrap.servers": own_broker.bootstrap})
     producer.produce("t", b"before", partition=0)
     assert producer.flush(60) == 0

@@ -1,4 +1,4 @@
-"""The long runs can be cut into slices: which seeds, and what the test is told."""
+"""The long runs can be cut into slices: which seeds, and the environment of the test."""
 
 import argparse
 import json
@@ -15,13 +15,13 @@ def test_a_slice_is_a_range_of_seeds(text, expected):
 
 
 @pytest.mark.parametrize("text", ["", "9-0", "a-b", "-3", "1-2-3"])
-def test_what_is_no_slice_is_refused(text):
+def test_what_is_not_a_slice_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="seeds are"):
         seeds(text)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_each_kind_reads_what_it_is_told(kind):
+def test_each_kind_reads_the_variables_that_it_is_given(kind):
     source = Path(TESTS / kind.test).read_text()
     assert all(f'"{name}"' in source for name in environment(kind, 0, 1))
 
@@ -36,6 +36,7 @@ def test_a_whole_run_is_what_was_promised():
         "simulation-captures": 2_000,
         "simulation-sinks": 2_000,
         "queue": 2000,
+        "queue-kill": 300,
         "kill": 300,
         "views-kill": 10,
         "stage": 300,
@@ -48,8 +49,9 @@ def test_a_whole_run_is_what_was_promised():
         "time": 100,
         "tables": 100,
         "sql": 2_004,
-        "versions": 260,
+        "versions": 1000,
         "fair": 2,
+        "twelve": 40,
         "skew": 1_000_000,
         "capture": 100,
         "capture-mariadb": 100,
@@ -61,8 +63,8 @@ def test_a_whole_run_is_what_was_promised():
 
 
 def test_each_seed_says_what_it_killed_and_one_that_says_nothing_has_not_passed(tmp_path):
-    told = {"seed": 4, "outcome": "passed", "kills": 10, "killed": {"driver": 10}}
-    (tmp_path / "tally").write_text(json.dumps(told) + "\n")
+    tallied = {"seed": 4, "outcome": "passed", "kills": 10, "killed": {"driver": 10}}
+    (tmp_path / "tally").write_text(json.dumps(tallied) + "\n")
     assert lines(tmp_path / "tally", 4, 5, "passed") == [
         {"seeds": "4", "outcome": "passed", "kills": 10, "killed": {"driver": 10}},
         {"seeds": "5", "outcome": "failed", "kills": 0},

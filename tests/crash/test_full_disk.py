@@ -1,4 +1,4 @@
-"""The embedded log on a disk without room: it refuses, serves, says so once, and goes on when there is room."""
+"""The embedded log on a disk without room: it refuses, serves, says so once, and continues when there is room."""
 
 import signal
 
@@ -34,8 +34,8 @@ def server(disk, tmp_path):
         process.end(signal.SIGKILL)
 
 
-class Told:
-    """A producer, and what the log has told it of each record."""
+class Sender:
+    """A producer, and what the log has answered for each record."""
 
     def __init__(self, bootstrap: str, *, patience_ms: int = 4_000) -> None:
         self._producer = producer(
@@ -45,12 +45,12 @@ class Told:
         self.refused: list[bytes] = []
 
     def send(self, word: str, count: int = 1) -> None:
-        def told(error, message):
+        def delivered(error, message):
             (self.refused if error else self.kept).append(message.value())
 
         for number in range(count):
             value = f"{word} {number} ".encode().ljust(RECORD_BYTES, b".")
-            self._producer.produce("t", value, on_delivery=told)
+            self._producer.produce("t", value, on_delivery=delivered)
         assert self._producer.flush(30) == 0
 
 
@@ -63,33 +63,33 @@ def read(server: BrokerProcess) -> list[bytes]:
     return [record.value() for record in Client(server.bootstrap).read(["t"])]
 
 
-def fill(server: BrokerProcess, disk: SmallDisk) -> Told:
+def fill(server: BrokerProcess, disk: SmallDisk) -> Sender:
     """Writes until there is no room, in a topic of small segments; nothing at all can be written then."""
     create(server, "t")
     disk.fill(leave_bytes=DISK_BYTES // 2)
-    told = Told(server.bootstrap)
+    sender = Sender(server.bootstrap)
     for number in range(ROUNDS_MAX):
-        told.send(f"first {number}", 500)
+        sender.send(f"first {number}", 500)
         if FULL in server.log.read_text():
             break
-    assert told.kept
-    assert told.refused
+    assert sender.kept
+    assert sender.refused
     disk.fill()
-    return told
+    return sender
 
 
 def test_a_full_disk_loses_nothing_that_was_acknowledged_and_is_over_when_there_is_room(server, disk):
-    told = fill(server, disk)
+    sender = fill(server, disk)
 
-    assert read(server) == told.kept
+    assert read(server) == sender.kept
     with pytest.raises(KafkaException, match="No space left"):
         create(server, "u")
     disk.empty()
-    again = Told(server.bootstrap, patience_ms=20_000)
+    again = Sender(server.bootstrap, patience_ms=20_000)
     again.send("later", 20)
 
     assert again.refused == []
-    assert read(server) == told.kept + again.kept
+    assert read(server) == sender.kept + again.kept
     create(server, "u")
     said = server.log.read_text()
     assert said.count(FULL) == 1
@@ -100,23 +100,23 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged_and_is_over_when_there_
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_broker_stops_and_starts_on_a_full_disk(server, disk, number):
-    told = fill(server, disk)
+    sender = fill(server, disk)
 
     assert server.end(number) == (0 if number == signal.SIGTERM else -number)
     server.start()
-    assert read(server) == told.kept
+    assert read(server) == sender.kept
     disk.empty()
-    again = Told(server.bootstrap, patience_ms=20_000)
+    again = Sender(server.bootstrap, patience_ms=20_000)
     again.send("later", 20)
     assert server.end() == 0
     server.start()
 
-    assert read(server) == told.kept + again.kept
+    assert read(server) == sender.kept + again.kept
     assert "Traceback" not in server.log.read_text()
 
 
 def test_a_transaction_that_found_no_room_is_whole_or_not_there_at_all(server, disk):
-    told = fill(server, disk)
+    sender = fill(server, disk)
     disk.empty()
     writer = producer(
         server.bootstrap, **{"transactional.id": "x", "message.timeout.ms": 20_000, "batch.num.messages": 5}
@@ -127,17 +127,17 @@ def test_a_transaction_that_found_no_room_is_whole_or_not_there_at_all(server, d
     for number in range(40):
         writer.produce("t", f"whole {number} ".encode().ljust(RECORD_BYTES, b"."))
     writer.poll(1)
-    assert read(server) == told.kept  # none of it can be seen before it is committed
+    assert read(server) == sender.kept  # none of it can be seen before it is committed
     disk.empty()
     writer.commit_transaction(30)
 
     found = read(server)
-    assert found[: len(told.kept)] == told.kept
-    assert len(found) == len(told.kept) + 40
+    assert found[: len(sender.kept)] == sender.kept
+    assert len(found) == len(sender.kept) + 40
 
 
-def test_a_read_only_data_folder_is_said_in_one_line(server, disk):
-    told = fill(server, disk)
+def test_a_read_only_data_folder_is_reported_in_one_line(server, disk):
+    sender = fill(server, disk)
     disk.empty()
     assert server.end() == 0
     disk.forbid()
@@ -152,4 +152,4 @@ def test_a_read_only_data_folder_is_said_in_one_line(server, disk):
     assert "Traceback" not in said
     disk.allow()
     server.start()
-    assert read(server) == told.kept
+    assert read(server) == sender.kept

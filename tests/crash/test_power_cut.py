@@ -1,7 +1,7 @@
 """Power cuts at random moments on a disk that forgets what was not synced, new names and removed ones included, tears what it was
 writing, and sometimes fails or is full before.
 
-Each round goes on with the disk that the last cut left. Everything that was acknowledged must be there, once, at its offset;
+Each round continues with the disk that the last cut left. Everything that was acknowledged must be there, once, at its offset;
 committed transactions whole, aborted ones invisible; committed offsets of groups never go back, also those that a transaction
 commits; what DeleteRecords has taken away does not take the rest with it.
 CRASH_ROUNDS sets the number of rounds, CRASH_SEED the first seed; each seed is a disk with ten rounds.
@@ -33,7 +33,7 @@ FOLDER = Path("/memory")
 
 @dataclass
 class Expected:
-    """What the clients have been told so far."""
+    """What the broker has promised the clients so far."""
 
     records: dict[tuple[str, int], dict[int, bytes]] = field(
         default_factory=lambda: {(topic, p): {} for topic in (TOPIC, TRIMMED) for p in range(PARTITIONS)}
@@ -44,9 +44,9 @@ class Expected:
     """Transactions whose end was asked for and not answered: whole or invisible."""
     offset: int = -1
     moved: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """For each group that a transactional producer commits for: the offset it was told of, and the last one it asked for."""
+    """For each group that a transactional producer commits for: the offset that was acknowledged, and the last one it asked for."""
     start: tuple[int, int] = (0, 0)
-    """The log start that DeleteRecords was told of, and the last one it asked for."""
+    """The log start that DeleteRecords got as its answer, and the last one it asked for."""
 
 
 class DiskFailed(Exception):  # noqa: N818  it is what the round expects
@@ -131,12 +131,12 @@ async def write_transactions(client: Client, expected: Expected, chance: random.
             )
             expect_none(result.error_code, disk)
             sequences[partition] += 1
-        told, asked = expected.moved.get(group, (-1, -1))
+        acknowledged, asked = expected.moved.get(group, (-1, -1))
         await move_group(client, name, group, asked + 1, who)
         commit = chance.random() < 0.7
         expected.unknown.append(set(values.values()))
         if commit:
-            expected.moved[group] = (told, asked + 1)
+            expected.moved[group] = (acknowledged, asked + 1)
         ended = await client.call("EndTxn", 3, transactional_id=name, committed=commit, **who)
         expect_none(ended.error_code, disk)
         expected.unknown.remove(set(values.values()))
@@ -209,8 +209,8 @@ def check(opened: Broker, expected: Expected) -> None:
     """Compares what the log holds with what was promised."""
     values: set[bytes] = set()
     trimmed = opened.catalog.topics[TRIMMED].partitions[0]
-    told, asked = expected.start
-    assert told <= trimmed.log_start_offset <= asked, "the log start is not where it was put"
+    acknowledged, asked = expected.start
+    assert acknowledged <= trimmed.log_start_offset <= asked, "the log start is not where it was put"
     for (topic, index), promised in expected.records.items():
         partition = opened.catalog.topics[topic].partitions[index]
         rows = visible(partition)
@@ -225,9 +225,9 @@ def check(opened: Broker, expected: Expected) -> None:
         assert transaction <= values or not transaction & values, "a transaction is half visible"
     stored = opened.offsets.of("g").get((TOPIC, 0))
     assert expected.offset < 0 or stored.offset >= expected.offset, "a committed offset went back"
-    for group, (told, asked) in expected.moved.items():
+    for group, (acknowledged, asked) in expected.moved.items():
         stored = opened.offsets.of(group).get((TOPIC, 0))
-        assert told <= (stored.offset if stored else -1) <= asked, "a transaction's offset went back"
+        assert acknowledged <= (stored.offset if stored else -1) <= asked, "a transaction's offset went back"
 
 
 async def settled(opened: Broker) -> None:

@@ -1,4 +1,4 @@
-"""Clients that write while the broker is being killed, and note what they were told.
+"""Clients that write while the broker is being killed, and note what the broker promised them.
 
 Each is one thread. It ends when ``stop`` is set and everything that it began is decided.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from crash.told import Place, Sent, Told
+from crash.promises import Place, Promised, Sent
 
 __all__ = ["LEDGER", "SOURCE", "TARGET", "Committer", "Load", "Transactional", "Transformer", "Writer"]
 
@@ -21,7 +21,7 @@ QUICK = {
     "reconnect.backoff.max.ms": 50,
     "retry.backoff.ms": 10,
     "log_level": 0,
-    # librdkafka 2.16 forgets a coordinator's waiting requests when it bootstraps anew.
+    # librdkafka 2.16 forgets a coordinator's waiting requests when it bootstraps again.
     "metadata.recovery.strategy": "none",
 }
 QUICK_READER = {"fetch.error.backoff.ms": 10, "fetch.wait.max.ms": 50, "enable.auto.commit": False}
@@ -36,7 +36,7 @@ class Load:
 
     bootstrap: str
     partitions: int
-    told: Told = field(default_factory=Told)
+    promised: Promised = field(default_factory=Promised)
     stop: threading.Event = field(default_factory=threading.Event)
     transformed: int = 0
     """How many transactions of the transformer have ended."""
@@ -48,7 +48,7 @@ class Load:
 class Writer:
     """An idempotent producer. A hasty one gives up on records soon: those may be there, but not twice.
 
-    It sends one record at a time to one partition. A client that gives up on one of several batches under way goes on with
+    It sends one record at a time to one partition. A client that gives up on one of several batches under way continues with
     a new producer id, under which no broker could recognise the others.
     """
 
@@ -73,7 +73,7 @@ class Writer:
             for _ in range(self._chance.randint(1, 5)):
                 value = f"{self._name}:{number}"
                 number += 1
-                self._load.told.sent.add(value)
+                self._load.promised.sent.add(value)
                 partition = 0 if self._hasty else self._chance.randrange(self._load.partitions)
                 producer.produce(self._topic, value, partition=partition, on_delivery=self._delivered)
             producer.poll(0)
@@ -86,8 +86,8 @@ class Writer:
             self.failed += 1
             return
         place = (message.topic(), message.partition())
-        promised = self._load.told.acknowledged.setdefault(place, [])
-        promised.append((message.offset(), message.value().decode()))
+        acknowledged = self._load.promised.acknowledged.setdefault(place, [])
+        acknowledged.append((message.offset(), message.value().decode()))
 
 
 class Transactional:
@@ -103,7 +103,7 @@ class Transactional:
         producer = self._new_producer()
         while not self._load.stop.is_set():
             sent = Sent(set())
-            self._load.told.transactions.append(sent)
+            self._load.promised.transactions.append(sent)
             try:
                 self._write(producer, sent)
                 sent.outcome = self._end(producer, commit=self._chance.random() < 0.7)
@@ -136,7 +136,7 @@ class Transactional:
         if value is None:
             value = f"{self._name}:{self._number}"
             self._number += 1
-        self._load.told.sent.add(value)
+        self._load.promised.sent.add(value)
         sent.values.add((place, value))
         producer.produce(place[0], value, partition=place[1])
 
@@ -217,7 +217,7 @@ class Committer:
     def run(self) -> None:
         consumer = Consumer(self._load.client(**{"group.id": self.GROUP}, **QUICK_READER))
         offset = 0
-        allowed = self._load.told.commits.setdefault((LEDGER, 0), [-1001])
+        allowed = self._load.promised.commits.setdefault((LEDGER, 0), [-1001])
         while not self._load.stop.is_set():
             offset += 1
             allowed.append(offset)

@@ -65,7 +65,7 @@ def test_inputs_can_be_named_otherwise(app):
     assert app.graph().views["latest"].inputs == {"x": "orders"}
 
 
-def test_inputs_that_are_no_parameters_are_refused(app):
+def test_inputs_that_are_not_parameters_are_refused(app):
     with pytest.raises(hw.UsageError, match="inputs are not its parameters; got x; expected orders"):
 
         @app.view(key="country", inputs={"x": "orders"})
@@ -93,7 +93,7 @@ def test_views_in_a_circle_are_refused(app):
     assert "views read each other in a circle: a -> b -> c -> a" in refusal(app)
 
 
-def test_views_that_read_views_stand_behind_them(app):
+def test_views_that_read_views_come_after_them(app):
     app.sql("c", "SELECT * FROM a JOIN b USING (order_id)", key="order_id")
     app.sql("b", "SELECT * FROM a", key="order_id", append=True)
     app.sql("a", "SELECT * FROM orders", key="order_id")
@@ -183,7 +183,7 @@ def test_a_view_decorated_without_a_call_is_refused(app):
 @pytest.mark.parametrize(
     ("key", "said"), [("", "key '' is not allowed"), ("_version", "key '_version' is not allowed")]
 )
-def test_a_key_that_is_no_column_of_the_user_is_refused(app, key, said):
+def test_a_key_that_is_not_a_column_of_the_user_is_refused(app, key, said):
     app.sql("totals", "SELECT * FROM orders", key=[key])
     assert said in refusal(app)
 
@@ -202,7 +202,7 @@ def test_a_watermark_inside_a_view_is_refused(app):
 
 
 @pytest.mark.parametrize("name", ["a/b", "", "über", "x" * 201])
-def test_a_name_that_is_no_topic_name_is_refused(app, name):
+def test_a_name_that_is_not_a_topic_name_is_refused(app, name):
     app.sql(name, "SELECT * FROM orders", key="order_id")
     assert "is not allowed; expected 1 to 200 letters" in refusal(app)
 
@@ -374,7 +374,7 @@ def test_the_graph_is_drawn_with_keys_times_and_tiers(app):
     )
 
 
-def test_the_steps_of_views_stand_below_the_drawing(app):
+def test_the_steps_of_views_are_below_the_drawing(app):
     app.sql("latest", "SELECT * FROM orders", key="order_id")
     drawn = drawing(app.graph(), {"latest": ["join1: somewhere", "groupBy: elsewhere"], "other": []})
     assert drawn.endswith(

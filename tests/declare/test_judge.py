@@ -120,7 +120,7 @@ def test_what_its_type_can_hold_fits(name):
         (b'{"tags":' + b"1" * 5_000 + b"}", "field 'tags': got 1111"),
     ],
 )
-def test_a_value_that_is_no_object_says_so(value, said):
+def test_a_value_that_is_not_an_object_says_so(value, said):
     assert str(judge_of(Order).fault(value)).startswith(said)
 
 

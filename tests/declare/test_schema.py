@@ -64,7 +64,7 @@ def test_a_field_that_begins_with_an_underscore_is_refused():
         columns(Bad)
 
 
-def test_a_class_that_is_no_event_is_refused():
+def test_a_class_that_is_not_an_event_is_refused():
     with pytest.raises(UsageError, match="is not an event type"):
         columns(int)
 

@@ -109,6 +109,13 @@ def good(mail): ...
         (unknown_type, "mails", {}, "the types of its handler are not known"),
         (good, "mails", {"concurrency": 0}, "concurrency= is wrong; got 0; expected 1 to 1000"),
         (good, "mails", {"order_by": "value"}, "order_by= is wrong"),
+        (good, "mails", {"park": True}, "park=True keeps the order of keys, which this worker does not"),
+        (
+            good,
+            "mails",
+            {"park": "key", "order_by": "key"},
+            "park= is wrong; got 'key'; expected True or False",
+        ),
         (good, "mails", {"timeout": "1m"}, "timeout= is not a duration"),
         (good, "mails", {"timeout": "0 seconds"}, "timeout= is wrong"),
         (good, "mails", {"retry": 3}, "retry= is wrong; got 3; expected hw.backoff"),

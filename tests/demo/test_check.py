@@ -15,7 +15,7 @@ def row(country, revenue, orders=1):
     }
 
 
-def test_equal_rows_in_another_order_are_no_difference():
+def test_equal_rows_in_another_order_do_not_differ():
     assert (
         differences("revenue", KEY, [row("DE", 1.5), row("FR", 2.0)], [row("FR", 2.0), row("DE", 1.5)]) == []
     )

@@ -49,16 +49,16 @@ def test_records_come_in_the_order_of_their_arrival_and_none_after_the_end():
     assert walls[-1] <= SECONDS
 
 
-def test_no_record_lies_further_behind_than_the_bound():
+def test_no_record_is_later_than_the_bound():
     newest = {}
-    behind = timedelta()
+    lateness = timedelta()
     for topic, event in sound(run(seconds=300)[1]):
         newest[topic] = max(event.at, newest.get(topic, event.at))
-        behind = max(behind, newest[topic] - event.at)
-    assert timedelta(minutes=5) < behind <= LATENESS_BOUND
+        lateness = max(lateness, newest[topic] - event.at)
+    assert timedelta(minutes=5) < lateness <= LATENESS_BOUND
 
 
-def test_the_streams_of_the_shop_wait_longer_than_any_record_is_behind(shop):
+def test_the_streams_of_the_shop_wait_longer_than_any_record_is_late(shop):
     minutes = {stream.name: int(stream.delay.removesuffix(" minutes")) for stream in shop.streams.values()}
     assert all(timedelta(minutes=delay) > 2 * LATENESS_BOUND for delay in minutes.values())
 

@@ -93,7 +93,7 @@ def upper(name):
 """A module beside the application file: executors run its function."""
 TABLES = {"counted": ("customer_id", "n"), "by_country": ("country", "n", "cents")}
 QUESTIONS_S = 30
-"""What a pipeline's question to the log may take, whoever leads its partitions."""
+"""What a pipeline's question to the log may take, whichever broker leads its partitions."""
 
 
 class Cluster:

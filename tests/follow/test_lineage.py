@@ -132,7 +132,7 @@ def test_a_follower_follows_the_views_that_a_view_reads(bootstrap):
         upper.publish({"s": {0: 10}}, {"a": b"2"}, complete=100)
         news: set[str] = set()
         wait_until(lambda: news.update(follower.poll(0.1)) or first in news, 20, "the news")
-        assert second in news  # whoever waits for it is woken
+        assert second in news  # those who wait for it are woken
         assert follower.covering(second, Position({"s": {0: 10}})) is None
         lower.publish({first: {0: upper.outputs[0]}}, views=[first])
         assert follower.wait(second, Position({"s": {0: 10}}), 20) == Position({second: lower.outputs})

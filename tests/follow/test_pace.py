@@ -1,4 +1,4 @@
-"""Who follows a view's rows, and how far behind, without Spark: groups and offsets in a real log."""
+"""Who follows a view's rows, and with how much lag, without Spark: groups and offsets in a real log."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ def commit(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> N
 
 
 @both_logs
-def test_the_slowest_of_those_who_follow_a_view_decides(bootstrap, view):
+def test_the_slowest_follower_of_a_view_decides(bootstrap, view):
     app = declared(view, pace="sink")
     app.sink(view, Sqlite("a.db"), name=f"{view}.fast")
     app.sink(view, Sqlite("b.db"), name=f"{view}.slow")

@@ -112,7 +112,7 @@ def test_a_view_without_a_watermark_says_nothing_of_being_complete():
     assert complete({0: 9}, mark(10, p0=5), mark(None, p0=6)) == 10
 
 
-def test_a_run_beside_the_live_one_says_nothing_and_a_new_one_begins_anew():
+def test_a_run_beside_the_live_one_says_nothing_and_a_new_one_begins_from_nothing():
     assert complete({0: 9}, mark(10, p0=5), mark(50, "b", shadow=True, p0=5)) == 10
     assert complete({0: 9}, mark(50, p0=5), mark(10, "b", p0=7)) == 10
     assert complete({0: 6}, mark(50, p0=5), mark(10, "b", p0=7)) is None
@@ -131,7 +131,7 @@ def test_a_follower_knows_what_is_complete_once_it_has_caught_up(bootstrap, view
         assert follower.complete(view, Position({view: {0: driver.outputs[0] - 1}})) == 38
 
 
-def test_a_follower_has_caught_up_with_a_view_that_has_no_result_yet_and_behind_given_up_batches(
+def test_a_follower_has_caught_up_with_a_view_without_a_result_and_after_given_up_batches(
     bootstrap, view, driver
 ):
     with Follower(bootstrap) as follower:
@@ -216,7 +216,7 @@ def test_a_new_run_covers_only_what_it_has_read_itself(bootstrap, view, driver):
         wait(view, at(orders={0: 9}), 0.3, log=bootstrap)
 
 
-def test_results_are_found_behind_many_batches_that_came_to_nothing(bootstrap, view, driver):
+def test_results_are_found_after_many_batches_that_came_to_nothing(bootstrap, view, driver):
     driver.publish({"orders": {0: 7}}, {"de": b"{}"})
     for _ in range(40):
         driver.begin({"orders": {0: 8}})
@@ -262,7 +262,7 @@ def test_a_view_without_results_is_refused_at_once_and_one_before_its_first_is_w
 
 
 @both_logs
-def test_a_view_that_is_made_anew_is_followed_anew(bootstrap, view, driver):
+def test_a_view_that_was_reset_is_followed_from_its_beginning(bootstrap, view, driver):
     from headwater.operate.log.topic import delete
 
     with Follower(bootstrap) as follower:

@@ -81,7 +81,7 @@ def time(text: str, later_s: int = 0) -> str:
 
 @pytest.mark.own_spark
 @pytest.mark.parametrize("name", FOLDERS)
-def test_views_of_an_earlier_commit_go_on_with_their_state_and_count_every_record_once(name, tmp_path):
+def test_views_of_an_earlier_commit_continue_with_their_state_and_count_every_record_once(name, tmp_path):
     life = unpacked(name, tmp_path)
     with life.broker():
         assert {view: life.rows(view) for view in life.shown} == of(life, expected(BEFORE))
@@ -98,7 +98,7 @@ def test_views_of_an_earlier_commit_go_on_with_their_state_and_count_every_recor
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_capture_of_an_earlier_commit_goes_on_behind_its_position(name, tmp_path):
+def test_a_capture_of_an_earlier_commit_continues_after_its_position(name, tmp_path):
     life = unpacked(name, tmp_path)
     with life.broker():
         before = life.records("shop.item")

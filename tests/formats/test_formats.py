@@ -69,7 +69,7 @@ class _Interrupted(RealDisk):
         super().rename_folder(old, new)
 
 
-def test_a_take_over_that_is_interrupted_goes_on_at_the_next_start(tmp_path):
+def test_a_take_over_that_is_interrupted_continues_at_the_next_start(tmp_path):
     folder = unpacked("format-1", tmp_path, "killed")
     expected = json.loads((HERE / "format-1.json").read_text())
 

@@ -218,9 +218,9 @@ def test_newer_spilled_records_are_kept_for_a_newer_writer(tmp_path, where):
     (file,) = tmp_path.glob("*.spill")
     if where == "the mark":
         mark = msgspec.json.decode((tmp_path / "mark.json").read_bytes())
-        (tmp_path / "mark.json").write_bytes(msgspec.json.encode(mark | {"format": 2}))
+        (tmp_path / "mark.json").write_bytes(msgspec.json.encode(mark | {"format": 3}))
     else:
-        body = msgspec.msgpack.encode((2, {"another": "kind"}))
+        body = msgspec.msgpack.encode((3, {"another": "kind"}))
         file.write_bytes(struct.pack(">II", len(body), crc32c(body)) + body)
     before = file.read_bytes()
 

@@ -122,7 +122,7 @@ def test_a_paused_part_is_not_failing(condition):
     assert condition.state is State.RUNNING
 
 
-def test_what_somebody_may_mend_is_tried_at_the_longest_pauses(condition, clock):
+def test_what_an_operator_has_to_mend_is_tried_at_the_longest_pauses(condition, clock):
     condition.begin()
     condition.end("its file is half written", slowly=True)
     assert (condition.state, condition.is_due) == (State.FAILING, False)

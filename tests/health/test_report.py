@@ -114,7 +114,19 @@ def test_a_process_that_hangs_is_one_line_for_each_part(processes, clock):
     ]
 
 
-def test_numbers_in_an_error_are_no_news():
+def test_the_last_error_of_a_process_stays_with_its_parts_after_its_restart(processes):
+    ended = processes.part("process", "sinks", error="sinks ended with SIGKILL", restarts=2, error_ms=5)
+    processes.files["up"].write([ended], MEMBERS)
+    processes.say("sinks", processes.part("sink", "revenue.redis", restarts=1))
+    (sink,) = processes.report().part("revenue.redis").parts
+    assert (str(sink.state), sink.error, sink.error_ms) == ("running", "sinks ended with SIGKILL", 5)
+    assert sink.restarts == 3
+    own = processes.part("sink", "revenue.redis", error="the store is away", error_ms=9)
+    processes.say("sinks", own)
+    assert processes.report().part("revenue.redis").parts[0].error == "the store is away"
+
+
+def test_other_numbers_in_an_error_are_not_news():
     def failing(error):
         return Report.of((PartStatus("sink", "s", State.FAILING, 0, error=error),))
 
@@ -146,7 +158,7 @@ def rewrite(folder, process, **values):
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(board, **values)))
 
 
-def test_what_a_dead_process_has_said_is_not_believed_once_its_successor_runs(processes, tmp_path):
+def test_the_report_of_a_dead_process_is_not_used_once_its_successor_runs(processes, tmp_path):
     rewrite(tmp_path, "pipeline", pid=dead())
     assert (processes.states()["revenue"], processes.states()["visits"]) == ("starting", "starting")
 
@@ -181,7 +193,7 @@ def test_the_console_is_the_console_also_if_a_view_has_its_name():
     assert report.part("view console").parts == (view,)
 
 
-def test_what_a_new_process_has_not_said_yet_is_starting(processes, clock):
+def test_a_part_without_a_report_of_its_new_process_is_starting(processes, clock):
     processes.files["pipeline"].remove()
     clock.advance(1)
     assert processes.states()["revenue"] == "starting"
@@ -207,13 +219,13 @@ def test_views_that_run_without_headwater_up_are_reported_too(tmp_path, clock):
     assert alone.report().is_ready
 
 
-def test_a_half_written_board_is_no_error(processes, tmp_path):
+def test_a_half_written_board_is_not_an_error(processes, tmp_path):
     (tmp_path / "run" / "pipeline.parts.json").write_bytes(b'{"process": "pipe')
     assert processes.states()["revenue"] == "starting"
 
 
 def test_a_line_is_printed_when_a_part_ends_is_restarted_and_recovers(processes, clock):
-    told = []
+    reported = []
 
     def becomes(**status):
         parts = processes.report().parts
@@ -238,9 +250,9 @@ def test_a_line_is_printed_when_a_part_ends_is_restarted_and_recovers(processes,
     ):
         clock.advance(4)
         after = becomes(**status)
-        told += news(before, after)
+        reported += news(before, after)
         before = after
-    assert told == [
+    assert reported == [
         "view revenue is failing: no room",
         "view revenue was started again",
         "view revenue was started again (2 times so far)",
@@ -251,6 +263,6 @@ def test_a_line_is_printed_when_a_part_ends_is_restarted_and_recovers(processes,
     ]
 
 
-def test_the_first_report_tells_only_of_parts_that_do_not_work(processes):
+def test_the_first_report_names_only_parts_that_do_not_work(processes):
     processes.say("pipeline", processes.part("view", "revenue"), processes.part("view", "visits", "stopped"))
     assert list(news(Report.of(()), processes.report())) == ["view visits has stopped: "]

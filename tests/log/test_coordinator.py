@@ -1,4 +1,4 @@
-"""Waiting clients may go away at any time, and disks fail: what was begun is finished, and nobody is told what is not so."""
+"""Waiting clients may go away at any time, and disks fail: what was begun is finished, and no answer is untrue."""
 
 import asyncio
 from pathlib import Path
@@ -134,7 +134,7 @@ def test_a_transaction_whose_marker_could_not_be_synced_is_ended_after_the_resta
     asyncio.run(scenario())
 
 
-def test_a_group_is_not_told_that_its_offset_is_committed_when_the_sync_failed():
+def test_an_offset_is_not_acknowledged_when_the_sync_failed():
     async def scenario() -> None:
         disk = MemoryDisk()
         broker = Broker(Path("/memory"), disk=disk)
@@ -153,7 +153,7 @@ def test_a_group_is_not_told_that_its_offset_is_committed_when_the_sync_failed()
     asyncio.run(scenario())
 
 
-def test_a_partition_that_a_full_disk_did_not_add_is_not_said_to_be_added_when_it_is_asked_again():
+def test_a_partition_that_a_full_disk_did_not_add_is_not_acknowledged_when_it_is_asked_again():
     async def scenario() -> None:
         disk = MemoryDisk()
         broker = Broker(Path("/memory"), disk=disk)

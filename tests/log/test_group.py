@@ -92,7 +92,7 @@ def test_a_silent_member_is_dropped_and_the_others_are_asked_to_join_again():
     assert refused.value.code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_rebalance_goes_on_without_members_that_do_not_come_back():
+def test_a_rebalance_continues_without_members_that_do_not_come_back():
     group, ids = stable_pair()
     replies = []
     group.join(wish(ids[0], protocols=[("range", b"other")]), 1, replies.append)
@@ -139,7 +139,7 @@ def test_a_static_member_that_comes_back_keeps_its_assignment_and_fences_its_for
 
 
 class Client:
-    """What one consumer has been told, and whether it waits."""
+    """What the group has answered one consumer, and whether it waits."""
 
     def __init__(self) -> None:
         self.id = ""
@@ -233,7 +233,7 @@ class Groups(RuleBasedStateMachine):
         assert deadline is None or deadline > self.now or self.group.expire(self.now) is None
 
     @invariant()
-    def nobody_waits_for_ever(self):
+    def no_member_waits_for_ever(self):
         """Who waits is a member, and either time will end the wait or a member that is awake can."""
         for client in self.clients:
             if client.waiting == "join":

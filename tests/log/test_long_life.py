@@ -441,7 +441,7 @@ def test_offsets_groups_and_transactional_ids_that_are_not_used_are_forgotten_af
     lives(life, MemoryDisk(), SettableClock())
 
 
-def test_an_error_is_told_in_every_fetch_of_a_session_for_as_long_as_it_lasts():
+def test_an_error_is_in_every_answer_of_a_fetch_session_for_as_long_as_it_lasts():
     async def life() -> None:
         broker = Broker(FOLDER, disk=MemoryDisk())
         client = Client(broker)

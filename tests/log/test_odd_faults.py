@@ -76,7 +76,7 @@ class _Small(MemoryDisk):
         super().check(operation, path, size)
 
 
-def test_compaction_needs_room_for_one_segment_and_leaves_none_of_its_files_behind():
+def test_compaction_needs_room_for_one_segment_and_leaves_none_of_its_files():
     async def life(clock: SettableClock, share: float) -> None:
         disk = _Small()
         broker = Broker(FOLDER, disk=disk, clock=clock)
@@ -246,7 +246,7 @@ def test_compaction_does_not_give_a_damaged_batch_a_sound_checksum():
     asyncio.run(life(SettableClock()))
 
 
-def test_a_producer_of_which_a_scan_finds_a_marker_alone_goes_on():
+def test_a_producer_of_which_a_scan_finds_a_marker_alone_continues():
     async def life(clock: SettableClock) -> None:
         disk = MemoryDisk()
         broker = Broker(FOLDER, disk=disk, clock=clock)
@@ -399,7 +399,7 @@ def test_a_batch_that_lost_its_youngest_record_says_so():
     asyncio.run(life(SettableClock()))
 
 
-def test_a_marker_that_was_compacted_is_not_told_of_after_the_policy_has_changed():
+def test_a_marker_that_was_compacted_is_not_listed_after_the_policy_has_changed():
     disk, clock = MemoryDisk(), SettableClock()
 
     async def life() -> None:

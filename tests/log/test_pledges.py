@@ -160,7 +160,7 @@ def test_a_producer_that_is_fenced_settles_nothing():
     on(MemoryDisk(), steps)
 
 
-def test_what_is_wrong_with_a_pledge_is_said_and_nothing_is_changed():
+def test_a_wrong_pledge_is_refused_and_nothing_is_changed():
     async def steps(client):
         await client.produce("t", 0, [b"a", b"b"])
         worker = Worker(client)

@@ -141,7 +141,7 @@ def test_aborted_records_go_their_markers_follow_and_open_transactions_are_left_
         base_sequence=0,
         attributes=TRANSACTIONAL,
     )
-    append(partition, b"behind", b"x", clock)
+    append(partition, b"after", b"x", clock)
     partition.roll()
     look_after(partition, clock)
 
@@ -156,7 +156,7 @@ def test_aborted_records_go_their_markers_follow_and_open_transactions_are_left_
     )
 
 
-def test_the_sequence_of_a_producer_goes_on_after_its_records_were_compacted_and_the_index_was_lost():
+def test_the_sequence_of_a_producer_continues_after_its_records_were_compacted_and_the_index_was_lost():
     disk, clock = MemoryDisk(), SettableClock()
     partition = opened(disk, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
     for i in range(3):

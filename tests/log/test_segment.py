@@ -69,7 +69,7 @@ def test_every_offset_and_time_is_found_before_and_after_reopening(sizes, segmen
     assert partition.find_time(wanted) == earliest
 
 
-def test_a_torn_tail_is_cut_at_the_last_whole_batch_and_writing_goes_on():
+def test_a_torn_tail_is_cut_at_the_last_whole_batch_and_writing_continues():
     disk = MemoryDisk()
     partition = opened(disk)
     for i in range(5):
@@ -172,7 +172,7 @@ def test_a_clean_close_lets_the_next_start_skip_the_scan():
     assert opened(disk).end_offset == 1  # the damage was not looked for: the index file vouches for the end
 
 
-def test_waiting_readers_are_told_when_there_is_more():
+def test_waiting_readers_are_woken_when_there_is_more():
     async def scenario() -> None:
         partition = opened(MemoryDisk())
         seen = []
@@ -185,7 +185,7 @@ def test_waiting_readers_are_told_when_there_is_more():
     asyncio.run(scenario())
 
 
-def test_a_cut_segment_takes_those_behind_it_along_so_that_no_producer_loses_a_batch_in_the_middle():
+def test_a_cut_segment_takes_those_after_it_along_so_that_no_producer_loses_a_batch_in_the_middle():
     disk = MemoryDisk()
     partition = opened(disk, sync_on_commit=True, segment_bytes=300)
     for i in range(10):
@@ -199,7 +199,7 @@ def test_a_cut_segment_takes_those_behind_it_along_so_that_no_producer_loses_a_b
     assert again.append(batch(b"next", producer=7, sequence=len(kept))).base_offset == len(kept)
 
 
-def test_a_full_disk_refuses_writes_goes_on_serving_reads_and_recovers_when_there_is_room():
+def test_a_full_disk_refuses_writes_serves_reads_and_recovers_when_there_is_room():
     disk = MemoryDisk()
     partition = opened(disk)
     partition.append(batch(b"before"))

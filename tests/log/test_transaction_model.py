@@ -249,7 +249,7 @@ class Transactions(RuleBasedStateMachine):
     @precondition(lambda self: any(owned.added is not None for owned in self.owned.values()))
     @rule(data=st.data(), commit=st.booleans(), other=st.booleans())
     def end_twice_at_once(self, data, commit, other):
-        """The first one decides; the second is told to wait, or that it is done, and changes nothing."""
+        """The first one decides; the second is asked to wait, or learns that it is done, and changes nothing."""
         name = data.draw(st.sampled_from([n for n in NAMES if self.owned[n].added is not None]))
         producer = self.owned[name].current
 
@@ -311,17 +311,17 @@ class Transactions(RuleBasedStateMachine):
             ending = asyncio.ensure_future(self.ending(self.owned[name].current, commit))
             for _ in range(steps):
                 await asyncio.sleep(0)
-            told = ending.done()
+            answered = ending.done()
             after = self.disk.power_cut(seed)
             await ending
-            return told, after
+            return answered, after
 
-        told, after = self.wait(begin())
+        answered, after = self.wait(begin())
         self.wait(self.broker.close())
         self.disk = after
         self.open()
         is_open = self.broker.transactions.by_id[name].state is TransactionState.ONGOING
-        assert not (told and is_open), "an end that was answered is forgotten"
+        assert not (answered and is_open), "an end that was answered is forgotten"
         if not is_open:
             self.ended(name, commit)
 

@@ -17,7 +17,7 @@ FEW_ROWS = {
     "spark.sql.leafNodeDefaultParallelism": "2",
     "spark.python.daemon.module": "pipeline.daemon",
     "spark.executor.heartbeatInterval": "1s",  # as in a rebuild
-    # What plans leave behind is collected rarely: a fifth of the work of the collector.
+    # Garbage of plans is collected rarely: a fifth of the work of the collector.
     "spark.driver.extraJavaOptions": "-Xms1200m -Xmn800m",
 }
 """What is good for few rows in many queries. A frame that is made of a list would have a part, and a worker, for each of the slots."""

@@ -1,6 +1,6 @@
 """The daemon that forks Spark's Python workers, with everything imported that they need: each of dozens would take half a second for it.
 
-Spark imports nothing before the fork, since libraries start threads, which a fork leaves behind in any state. Here they start none.
+Spark imports nothing before the fork, since libraries start threads, which a fork leaves in any state. Here they start none.
 """
 
 import importlib

@@ -88,7 +88,7 @@ class Driver:
             self.starts += 1
 
     def prepare(self) -> None:
-        """Lets the next one stand by."""
+        """Starts the next one as a standby."""
         if self._standby is None:
             self._standby = self._launch()
 
@@ -104,7 +104,7 @@ class Driver:
                 os.kill(each.pid, number)
 
     def end(self) -> None:
-        """Leaves nothing behind, no standby either."""
+        """Ends every process, the standby too."""
         for process in (self.process, self._standby):
             if process is not None:
                 _end(process)
@@ -190,7 +190,7 @@ def spark_home(folder: Path) -> Path:
 
 
 def own_shop(broker: BrokerProcess | KafkaProcess, folder: Path) -> Shop:
-    """A shop on a broker that nobody else uses, so its topics need no prefix."""
+    """A shop on a broker of its own, so its topics need no prefix."""
     shop = Shop(broker.bootstrap, folder / "pipeline")
     shop.prefix = ""
     return shop

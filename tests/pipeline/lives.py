@@ -23,7 +23,7 @@ IN_DRIVER = tuple(point for point in POINTS if point not in IN_WORKERS)
 LATE = "state files are merged"
 """Nothing is merged before a chain is long: it comes last."""
 JVM = "driver's JVM"
-"""Its Python half must not go on alone, nor the other way round: at a point it is Python that is killed."""
+"""Its Python half must not continue alone, nor its JVM: at a kill point Python is killed."""
 OF_DRIVER = {"driver", JVM, *IN_DRIVER}
 DRIVER_KILLS = (2, 3)
 """Of the ten of a seed, in turn: each costs a start of Spark."""

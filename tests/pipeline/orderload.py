@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from headwater.pipeline.topics import Topics
-from pipeline.left import Look, left
-from pipeline.told import complaints
+from pipeline.promises import complaints
+from pipeline.published import Look, published
 from support.ordershop import Order, Shop, orders
 
 __all__ = ["OrderLoad"]
@@ -62,7 +62,7 @@ class OrderLoad:
         sent = orders(self.sent)
         found = {
             view: complaints(
-                left(self._shop, view, answer(view, sent), LOOKS[view], inner_answer(view, sent))
+                published(self._shop, view, answer(view, sent), LOOKS[view], inner_answer(view, sent))
             )
             for view in self.views
         }

@@ -345,7 +345,10 @@ def weighted(query: Query) -> bool:
 
 
 def state(view: View, history: History) -> list[Any]:
-    """What a view keeps after a history, where filters of rows that stay have no say: what operators are given, what Spark aggregates and somebody uses, which keys there are."""
+    """What a view keeps after a history, whatever filters leave out of rows that stay.
+
+    That is: the input of operators, the aggregates of Spark that are used, and the keys.
+    """
     query = free(view.query)
     kept = [sources(query), *_kept(query, history, set(_used(view.query)))]
     keys = Counter(tuple(row[name] for name in view.key) for row in query.rows(history))

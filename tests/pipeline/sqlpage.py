@@ -1,4 +1,4 @@
-"""docs/sql.md: what is refused, from the objects that refuse. ``make sql-page`` writes the generated part anew."""
+"""docs/sql.md: what is refused, from the objects that refuse. ``make sql-page`` writes the generated part."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ BEGIN, END = "<!-- refusals: written by make sql-page -->", "<!-- end of refusal
 
 
 def generated() -> str:
-    """The list of what is refused, as it stands between the two marks."""
+    """The list of what is refused, as it is between the two marks."""
     return "\n\n".join(map(entry, REFUSALS))
 
 

@@ -1,4 +1,4 @@
-"""A load of tables and streams that are joined: rows come, change and go on both sides, versions come late, and a view reads a view."""
+"""A load of tables and streams that are joined: rows are inserted, updated and deleted on both sides, versions come late, and a view reads a view."""
 
 import random
 from collections import Counter
@@ -13,8 +13,8 @@ from headwater.errors import NotReachedError, UsageError
 from headwater.follow.follower import wait
 from headwater.pipeline.topics import Topics
 from headwater.position import Position
-from pipeline.left import left
-from pipeline.told import complaints
+from pipeline.promises import complaints
+from pipeline.published import published
 from support.ordershop import Shop
 
 __all__ = ["TableLoad"]
@@ -159,7 +159,7 @@ class TableLoad:
             row = Customer(customer, chance.choice([land, land, land, None]))
             key: tuple[Any, ...] = (customer,)
         elif topic == "orders":
-            known = chance.choice([customer] * 4 + ["nobody", None])
+            known = chance.choice([customer] * 4 + ["unknown", None])
             row = Order(f"o{chance.randrange(60)}", known, chance.randrange(50))
             key = (row.order_id,)
         else:
@@ -185,7 +185,9 @@ class TableLoad:
     def faults(self) -> dict[str, list[str]]:
         answers, inner = self.answers(), {"by_region": self._entries()}
         found = {
-            view: complaints(left(self._shop, view, answers[view], LOOKS.get(view, {}), inner.get(view, {})))
+            view: complaints(
+                published(self._shop, view, answers[view], LOOKS.get(view, {}), inner.get(view, {}))
+            )
             for view in self.views
         }
         found["at the end of the chain"] = self._early

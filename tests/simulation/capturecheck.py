@@ -119,7 +119,7 @@ class Readers(Ground):
         place = (event.source.lsn, event.source.n)
         if record.key is None:
             if event.op != "t":
-                raise Wrong(f"{where}: a record without a key is no truncate")
+                raise Wrong(f"{where}: a record without a key is not a truncate")
             return
         if place < order[record.key]:
             raise Wrong(f"{where}: {place} of {record.key!r} comes after {order[record.key]}")

@@ -247,7 +247,7 @@ class Captured(Readers):
         await self.traffic()
 
     async def step_twice(self) -> None:
-        """Somebody starts it a second time."""
+        """A second process of it is started."""
         self.supervise()
         await self.interrupted()
         self.start()
@@ -294,7 +294,7 @@ class Captured(Readers):
         self.database.away = False
 
     async def step_pause(self) -> None:
-        """Paused for a while; commands come twice, and are obeyed by whoever runs then."""
+        """Paused for a while; commands come twice, and are obeyed by the process that runs then."""
         if self.removed:
             return
         self.pauses += 1

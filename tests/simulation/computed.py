@@ -167,7 +167,7 @@ class Computing:
         return made
 
     def _totals(self) -> list[dict[str, Any]]:
-        """By an operator of ours, whose rows go on to the publication."""
+        """By an operator of ours, whose rows are then published."""
         rows = [{"_key": event.key.encode(), "key": event.key} for event in self._kept]
         made, notes = [], []
         for batch in self._answers(COUNTED, Count(key=("key",)), rows, COUNTED_ROWS):

@@ -379,9 +379,9 @@ class Consumer:
     def subscribe(self, topics: list[str], **callbacks: Any) -> None:
         self._hub.check()
         self._callbacks = {name.removeprefix("on_"): each for name, each in callbacks.items()}
-        self._member = Member(self._link, self._group, topics, self._session_ms, self._told)
+        self._member = Member(self._link, self._group, topics, self._session_ms, self._changed)
 
-    def _told(self, change: Change) -> None:
+    def _changed(self, change: Change) -> None:
         self._changes.append(change)
         self._awaken()
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headwater.capture import envelope
-from headwater.capture.envelope import UNAVAILABLE, EventContext
+from headwater.capture.envelope import UNAVAILABLE
 from headwater.capture.messages import Command, Notice
-from headwater.capture.source import Columns, Part, Partial, Record, Unsent
+from headwater.capture.source import Columns, EventContext, Part, Partial, Record, Unsent
 from headwater.errors import CaptureError, UnavailableError
 from simulation.actors import current_hub
 
@@ -102,7 +102,7 @@ class Database:
             source.woken.set()
 
     def as_of(self, lsn: int) -> dict[str, dict[int, Row]]:
-        """The rows behind a transaction."""
+        """The rows after a transaction."""
         return self._history.get(lsn) or {table: {} for table in self.rows}
 
     def confirm(self, lsn: int) -> None:
@@ -130,8 +130,8 @@ class Script:
             begun = position(position_text)
         if begun.at < self._database.forgotten:
             raise CaptureError(
-                "the database no longer has what comes behind the position",
-                got=f"{begun.at}, it has what comes behind {self._database.forgotten}",
+                "the database no longer has what comes after the position",
+                got=f"{begun.at}, it has what comes after {self._database.forgotten}",
             )
         yield from self._snapshot(begun)
 

@@ -206,7 +206,7 @@ class Driven(Traffic):
                 return
             case FencedError():
                 if not self.rivals:
-                    raise Wrong(f"{process.name} was fenced by nobody")
+                    raise Wrong(f"{process.name} was fenced without a rival")
             case UsageError() if self.excused(process):
                 return
             case error:
@@ -247,7 +247,7 @@ class Driven(Traffic):
         self.twins = False
 
     async def step_quiet(self) -> None:
-        """Nobody writes: time goes on by the clock, and ticks close what is open."""
+        """Without records, time advances by the clock, and ticks close what is open."""
         await asyncio.sleep(self.chance.choice((20, 60, 240)))
 
     async def step_killed(self) -> None:
@@ -324,7 +324,7 @@ class Driven(Traffic):
         await self.during(30)
 
     async def step_clock_step(self) -> None:
-        """Somebody sets the clock; an hour at most from where it was in the beginning."""
+        """The clock is set; an hour at most from where it was in the beginning."""
         away_s = (self.clock.now_ms() - self.now_us() // 1000) / 1000
         self.clock.step(self.chance.choice((-1, 1)) * self.chance.choice((30, 600, 3000)) - away_s)
         await self.during(60)
@@ -377,7 +377,7 @@ class Driven(Traffic):
         await self.during(150)
 
     async def step_rebuild_killed(self) -> None:
-        """A rebuild dies at a point of its swap, or somewhere; whoever waits for it goes on."""
+        """A rebuild dies at a point of its swap, or somewhere; drivers that wait for it continue."""
         process = self.rebuild(accept_loss=self.lossy)
         if process is None:
             return
@@ -401,7 +401,7 @@ class Driven(Traffic):
         await self.during(150)
 
     async def step_waited(self) -> None:
-        """Somebody writes, and waits until a view has taken it in: the answer is where a reader finds the rows."""
+        """A client writes, and waits until a view includes it: the answer is where a reader finds the rows."""
         offset = await self.write("a", 0)
         views = [name for name, shown in self.shown.items() if shown.seen]
         if offset is None or not views:

@@ -1,4 +1,4 @@
-"""Ending: what a life ended with, in words; a mistake of the simulator itself is told apart from a defect of the product."""
+"""Ending: what a life ended with, in words; a mistake of the simulator itself is not taken for a defect of the product."""
 
 import traceback
 from pathlib import Path

@@ -2,8 +2,8 @@
 
 What it does as Spark does, since the driver's promises rest on it:
 
-    positions   offsets/<b> is written before batch b runs and commits/<b> after it, renamed into place and not synced. Whoever finds the file of
-                another driver there ends
+    positions   offsets/<b> is written before batch b runs and commits/<b> after it, renamed into place and not synced. A driver that finds
+                the file of another driver there ends
     planning    one source after the other is asked where it ends, then the time is noted; a limit is shared out between the partitions that have
                 records, one each at least
     state       of its own operators is a version for each batch. It forgets windows by the watermark with which a batch was planned, and drops rows by
@@ -64,7 +64,7 @@ class Moods:
 
 
 class Judge(late_split.Judge):
-    """Tells late rows, by bounds of its own."""
+    """Decides which rows are late, by bounds of its own."""
 
     def __init__(self, horizon_us: int, partitions: Mapping[str, int]) -> None:
         self.horizon_us, self.realtime = horizon_us, False

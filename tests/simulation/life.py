@@ -34,7 +34,7 @@ Play = Callable[[int, list[tuple[str, int]]], None]
 
 FOLDER = Path("/life")
 ANSWER_S = 600.0
-"""Whoever asks is answered within ten minutes of virtual time, or something hangs."""
+"""Every request is answered within ten minutes of virtual time, or something hangs."""
 DAY_S = 86_400.0
 HOUR_S = 3_600.0
 KEYS = 6
@@ -213,7 +213,7 @@ class Writer:
 
 
 class Life:
-    """The broker, its clients, and what they were told."""
+    """The broker, its clients, and what it has promised them."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop, self.clock, self.disk = loop, Time(loop), Disk()
@@ -223,7 +223,7 @@ class Life:
         self.writers = [Writer(self, None), Writer(self, None)]
         self.transactional = [Writer(self, "x"), Writer(self, "y")]
         self.latest_ms = 0
-        """The greatest time that the clock has shown before somebody set it back."""
+        """The greatest time that the clock has shown before it was set back."""
         self.troubled = False
         """A fault is under way: requests may be refused."""
 
@@ -382,12 +382,12 @@ class Life:
         self, writer: Writer, transaction: Transaction, moved: tuple[Topic, int] | None, *, commit: bool
     ) -> bool:
         """Commits or aborts; until there is an answer, a commit may have happened."""
-        told = asked = at = 0
+        answered = asked = at = 0
         if commit:
             transaction.committed = None
             if moved is not None:
-                told, asked, at = moved[0].offsets.get((f"of {writer.name}", moved[1]), (-1, -1, 0))
-                moved[0].offsets[f"of {writer.name}", moved[1]] = (told, asked + 1, at)
+                answered, asked, at = moved[0].offsets.get((f"of {writer.name}", moved[1]), (-1, -1, 0))
+                moved[0].offsets[f"of {writer.name}", moved[1]] = (answered, asked + 1, at)
         answer = await self.call("EndTxn", 3, transactional_id=writer.name, committed=commit, **writer.who)
         if answer.error_code == ErrorCode.NONE and commit:
             transaction.committed = True
@@ -415,9 +415,9 @@ class Life:
         """A group that commits how far it is."""
         topic, index = self.somewhere()
         group = self.chance.choice(("g", "h"))
-        told, asked, at = topic.offsets.get((group, index), (-1, -1, 0))
+        answered, asked, at = topic.offsets.get((group, index), (-1, -1, 0))
         now = self.clock.now_ms()
-        topic.offsets[group, index] = (told, asked + 1, at)
+        topic.offsets[group, index] = (answered, asked + 1, at)
         part = {"partition_index": index, "committed_offset": asked + 1, "committed_metadata": ""}
         who = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": ""}
         topics = [{"name": topic.name, "partitions": [part]}]
@@ -589,7 +589,7 @@ class Life:
         await self.look()
 
     async def step_clock_step(self) -> None:
-        """Somebody sets the clock back by a little, or ahead; retention goes by it, so not by days."""
+        """The clock is set back by a little, or ahead; retention goes by it, so not by days."""
         self.latest_ms = max(self.latest_ms, self.clock.now_ms())
         self.clock.step(self.chance.choice((-HOUR_S, -60, 60, HOUR_S)))
         await self.step_work()
@@ -645,7 +645,7 @@ class Life:
         await self.look()
 
     async def step_odd_batch(self) -> None:
-        """A client writes header names that are no UTF-8, which Kafka takes."""
+        """A client writes header names that are not UTF-8, which Kafka takes."""
         topic = self.model.topics[self.chance.choice(("table", "slow"))]
         number = b"%d" % self.model.next_number()
         now = self.clock.now_ms()
@@ -755,12 +755,12 @@ class Life:
             }
             for topic in self.model.topics.values():
                 for index in range(len(topic.partitions)):
-                    told, asked, at = topic.offsets.get((group, index), (-1, -1, 0))
+                    answered, asked, at = topic.offsets.get((group, index), (-1, -1, 0))
                     found = stored.get((topic.name, index), -1)
                     old = now - at > 6 * DAY_S * 1000
-                    if not told <= found <= asked and not (old and found == -1):
+                    if not answered <= found <= asked and not (old and found == -1):
                         raise Wrong(
-                            f"{group} is at {found} of {topic.name}-{index}, was told {told}, asked for {asked}"
+                            f"{group} is at {found} of {topic.name}-{index}, was answered {answered}, asked for {asked}"
                         )
 
     async def step_time(self) -> None:
@@ -794,7 +794,7 @@ class Life:
         names = {*self.broker.offsets.groups(), *self.broker.groups, *self.broker.transactions.by_id}
         unused = [name for name in names if name.startswith("stranger")]
         if unused:
-            raise Wrong(f"{len(unused)} groups or transactional ids that nobody uses are kept")
+            raise Wrong(f"{len(unused)} groups or transactional ids without a user are kept")
 
     def check_size(self, topic: Topic) -> None:
         now, partition = self.clock.now_ms(), self.broker.catalog.topics[topic.name].partitions[0]

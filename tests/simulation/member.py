@@ -23,7 +23,7 @@ REFRESH_S = 5.0
 
 
 class Change(NamedTuple):
-    """What the application is told by a callback of its next poll."""
+    """A change of the assignment, which a callback of the application's next poll gets."""
 
     kind: str
     """assign, revoke or lost"""
@@ -38,10 +38,10 @@ class Said(msgspec.Struct):
 
 
 class Member:
-    """``tell`` hands a Change to the consumer, which serves it in a poll."""
+    """``notify`` hands a Change to the consumer, which serves it in a poll."""
 
-    def __init__(self, link: Link, group: str, topics: list[str], session_ms: int, tell: Any) -> None:
-        self.link, self.group, self.topics, self.tell = link, group, topics, tell
+    def __init__(self, link: Link, group: str, topics: list[str], session_ms: int, notify: Any) -> None:
+        self.link, self.group, self.topics, self.notify = link, group, topics, notify
         self.session_ms = session_ms
         self.id, self.generation = "", -1
         self.owned: set[Place] = set()
@@ -105,15 +105,15 @@ class Member:
     async def _take(self, new: set[Place]) -> bool:
         gone = self.owned - new
         if gone:
-            await self._told("revoke", gone)
+            await self._notify("revoke", gone)
         self.owned -= gone
-        await self._told("assign", new - self.owned)
+        await self._notify("assign", new - self.owned)
         self.owned |= new
         return not gone
 
-    async def _told(self, kind: str, places: Iterable[Place]) -> None:
+    async def _notify(self, kind: str, places: Iterable[Place]) -> None:
         served = self.link.hub.loop.create_future()
-        self.tell(Change(kind, sorted(places), served))
+        self.notify(Change(kind, sorted(places), served))
         await served
 
     async def _refused(self, code: int) -> None:
@@ -126,7 +126,7 @@ class Member:
     async def _lost(self) -> None:
         if self.owned:
             lost, self.owned = self.owned, set()
-            await self._told("lost", lost)
+            await self._notify("lost", lost)
         self.id, self.generation = "", -1
 
     async def _beat(self) -> None:
@@ -152,7 +152,7 @@ class Member:
                 continue
 
     async def _too_late(self) -> None:
-        """The application has not polled: the group goes on without us until it does."""
+        """The application has not polled: the group continues without us until it does."""
         members = [{"member_id": self.id}]
         await self.link.ask("LeaveGroup", 3, within_s=5, group_id=self.group, members=members)
         await self._lost()
@@ -173,7 +173,7 @@ class Member:
 
 
 def shared(said: Mapping[str, Said], places: list[Place]) -> dict[str, set[Place]]:
-    """Who gets what in this round: what is to move is with nobody until its holder has given it back."""
+    """Who gets what in this round: a partition that is to move has no owner until its holder has given it back."""
     holder: dict[Place, tuple[int, str]] = {}
     for member in sorted(said):
         for place in said[member].owned:

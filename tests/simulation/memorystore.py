@@ -177,7 +177,7 @@ class MemoryStore:
             raise UnavailableError("the store does not answer")
 
     def _answer(self) -> None:
-        """The way back: whoever dies or loses it here does not know that it took effect."""
+        """The way back: a caller that dies or loses it here does not know that it took effect."""
         if self._virtual:
             current_hub().nap(self._table.chance.choice(self._table.slow_s))
         if self._table.chance.random() < self._table.losses:

@@ -1,4 +1,4 @@
-"""What clients were told, and what each kind of reader must therefore see."""
+"""What clients were promised, and what each kind of reader must therefore see."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Wrong(AssertionError):  # noqa: N818  it is the outcome of a life
 
 @dataclass(eq=False)
 class Transaction:
-    """``committed`` is None while nobody was told: then it is whole or invisible."""
+    """``committed`` is None while no client knows: then it is whole or invisible."""
 
     committed: bool | None = False
     records: list["Sent"] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Topic:
     segment_ms: int
     partitions: list[Partition]
     offsets: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
-    """Of a group and a partition: the offset it was told of, the last one it asked for, and when."""
+    """Of a group and a partition: the offset that was acknowledged, the last one it asked for, and when."""
 
 
 @dataclass
@@ -104,7 +104,7 @@ def check_reader(topic: Topic, index: int, rows: list[Record], raw: list[Record]
     for row in rows:
         sent = part.sent.get(number(row))
         if sent is None or (sent.key, sent.value) != (row.key, row.value):
-            raise Wrong(f"{where}: nobody sent {row.value!r} at {row.offset}")
+            raise Wrong(f"{where}: {row.value!r} at {row.offset} was never sent")
         if sent in found:
             raise Wrong(f"{where}: {row.value!r} is there twice, at {found[sent]} and {row.offset}")
         if sent.offset is not None and sent.offset != row.offset:
@@ -116,7 +116,7 @@ def check_reader(topic: Topic, index: int, rows: list[Record], raw: list[Record]
         raise Wrong(f"{where}: offsets are not in order")
     for row in raw:
         if number(row) not in part.sent:
-            raise Wrong(f"{where}: nobody sent {row.value!r} at {row.offset}, says an uncommitted reader")
+            raise Wrong(f"{where}: {row.value!r} at {row.offset} was never sent, says an uncommitted reader")
     if topic.compacted:
         check_newest(topic, index, found, seen)
     else:
@@ -125,7 +125,7 @@ def check_reader(topic: Topic, index: int, rows: list[Record], raw: list[Record]
 
 
 def check_transactions(where: str, part: Partition, found: dict[Sent, int], start: int) -> None:
-    """One of which nobody knows is whole or invisible."""
+    """A transaction without an answer is whole or invisible."""
     mine = set(part.sent.values())
     unknown = {s.transaction for s in mine if s.transaction and s.transaction.committed is None}
     for transaction in unknown:
@@ -152,7 +152,7 @@ def check_kept(topic: Topic, index: int, found: dict[Sent, int], seen: Seen) -> 
 
 
 def check_newest(topic: Topic, index: int, found: dict[Sent, int], when: Seen) -> None:
-    """Of each key the newest record, or one that came after it of which nobody was told; what is too old may be gone."""
+    """Of each key the newest record, or one after it without an answer; what is too old may be gone."""
     where, part = f"{topic.name}-{index}", topic.partitions[index]
     oldest_ms = when.now_ms - topic.retention_ms if topic.retention_ms >= 0 else 0
     newest: dict[bytes | None, Sent] = {}

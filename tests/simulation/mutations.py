@@ -236,10 +236,10 @@ def _never(*_: object) -> str:
 
 
 MUTATIONS: dict[str, list[tuple[object, str, object]]] = {
-    "1 an abort marker is compacted, and readers are still told of its transaction": [
+    "1 an abort marker is compacted, and readers still learn of its transaction": [
         (Producers, "forget_ends", _nothing)
     ],
-    "1 after a crash, readers are told of a transaction whose marker is compacted": [
+    "1 after a crash, readers learn of a transaction whose marker is compacted": [
         (Partition, "_forget_lost_markers", _nothing)
     ],
     "1 an empty batch that is kept for its producer opens a transaction": [(Producers, "add", _add)],

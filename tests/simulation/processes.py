@@ -32,7 +32,7 @@ from simulation.clients import AdminClient, Answer, Producer
 __all__ = ["Machine", "Process"]
 
 TICK_PARTITIONS = 4
-"""Fewer than there are: who looks whether the log answers is told of all of them."""
+"""Fewer than there are: a check whether the log answers lists all of them."""
 CHAIN_FILES_MAX = 4
 """Fewer than there are, so that state files are merged in a short life."""
 
@@ -107,7 +107,7 @@ class Thread:
 
 
 class Sending(Producer):
-    """A producer that sends by itself, as the library does; nobody waits for it."""
+    """A producer that sends by itself, as the library does; no caller waits for it."""
 
     _sending: asyncio.Task | None = None
 

@@ -87,7 +87,7 @@ def test_who_claims_a_name_shuts_out_its_holder():
     lived(script)
 
 
-def test_a_log_that_is_away_is_said_as_the_library_says_it():
+def test_a_log_that_is_away_is_reported_as_the_library_reports_it():
     def work() -> None:
         Client(ADDRESS).ensure_topics(["t"], 1)
         time_of_crash.set_result(None)
@@ -116,7 +116,7 @@ def test_a_log_that_is_away_is_said_as_the_library_says_it():
     lived(script)
 
 
-def test_the_end_of_a_partition_is_said_also_after_a_marker():
+def test_the_end_of_a_partition_is_reported_also_after_a_marker():
     def work() -> None:
         Client(ADDRESS).ensure_topics(["t"], 1)
         write(3)

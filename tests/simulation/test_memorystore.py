@@ -32,7 +32,7 @@ class TestMemoryStore(Contract):
     """All of the contract but formats: what is in memory was written by the code that reads it."""
 
     test_what_a_newer_version_keeps_there_is_refused_and_left_alone = None
-    test_what_code_from_before_formats_has_left_goes_on = None
+    test_a_store_from_before_formats_continues = None
 
     @pytest.fixture
     def place(self) -> MemoryPlace:

@@ -82,7 +82,7 @@ class Traffic(Ground):
     # ---- who writes and reads ----------------------------------------------------------------------------
 
     def now_us(self) -> int:
-        """The time of those who write: nobody sets it."""
+        """The time of those who write, which is never set."""
         return 1_767_603_600_000_000 + int(self.loop.elapsed * 1e6)
 
     async def write(self, topic: str, partition: int, count: int = 1) -> int | None:

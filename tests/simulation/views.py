@@ -115,7 +115,7 @@ class Run:
             found = known.get(offset)
             if found is None:
                 raise Wrong(
-                    f"{self.view.name}: it has read {topic}-{number} up to {stretch[1]}, which nobody else has"
+                    f"{self.view.name}: it has read {topic}-{number} up to {stretch[1]}, which no other reader has"
                 )
             if found.event is None:
                 counts["invalid"] += 1
@@ -222,7 +222,7 @@ class Shown:
         self.table[key] = bare + b"}"
 
     def _check(self, result: Result, run: Run) -> None:
-        """At a result: whoever has read up to its outputs has the rows of its inputs, and no others."""
+        """At a result: a reader up to its outputs has the rows of its inputs, and no others."""
         where = f"{self.view.name}, run {result.run[:8]}, batch {result.batch}"
         if self.view.append:
             if self.appended != run.appended:
@@ -284,16 +284,16 @@ class Shown:
                         f"{self.view.name}: state file {operator}/{name} of batch {result.batch} is gone"
                     )
 
-    def check_wait(self, position: Position, told: Position) -> None:
+    def check_wait(self, position: Position, answer: Position) -> None:
         """The answer to who has waited: the outputs of a result that has read so far."""
         found = [
             result
             for result in self.results.values()
             if not result.shadow and Position(result.inputs).covers(position)
         ]
-        if not any(told.of(self.view.name) == result.outputs for result in found):
+        if not any(answer.of(self.view.name) == result.outputs for result in found):
             raise Wrong(
-                f"{self.view.name}: who waits for {position} reads up to {told}, which no result says"
+                f"{self.view.name}: who waits for {position} reads up to {answer}, which no result says"
             )
 
     def complete_rows(self) -> bool:

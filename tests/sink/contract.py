@@ -134,7 +134,7 @@ class Contract:
         assert self.totals(place) == before
         assert dict(store.claim([0])) == {0: 1}
 
-    def test_what_code_from_before_formats_has_left_goes_on(self, place: Place, store: Store):
+    def test_a_store_from_before_formats_continues(self, place: Place, store: Store):
         store.claim([0])
         store.apply(batch(change("a", 1, 0), change("b", 2, 1)))
         place.write_format(feed(), None)

@@ -53,7 +53,7 @@ def totals(delivered):
 
 
 @both_logs
-def test_a_new_sink_tells_what_comes_and_not_what_was_there(log, topic, delivered):
+def test_a_new_sink_delivers_what_comes_and_not_what_was_there(log, topic, delivered):
     feed = effect_feed(log.log, topic=topic)
     with running(log, feed, Call(delivered.append)) as loop:
         wait_until(lambda: len(loop.positions) == 2, 20, "the claims")
@@ -67,7 +67,9 @@ def test_a_new_sink_tells_what_comes_and_not_what_was_there(log, topic, delivere
     assert totals(delivered) == [(1, "live"), (2, "live"), (3, "live")]
 
 
-def test_from_the_beginning_what_was_there_is_told_as_a_replay_and_then_as_it_comes(log, topic, delivered):
+def test_from_the_beginning_what_was_there_is_delivered_as_a_replay_and_then_as_it_comes(
+    log, topic, delivered
+):
     feed = effect_feed(log.log, topic=topic)
     with running(log, feed, Call(delivered.append, start="beginning")):
         wait_until(lambda: len(delivered) == 6, 20, "what was there")
@@ -77,7 +79,7 @@ def test_from_the_beginning_what_was_there_is_told_as_a_replay_and_then_as_it_co
     assert totals(delivered) == [(0, "replay")] * 6 + [(1, "live")]
 
 
-def test_a_sink_that_waited_for_its_topic_and_its_first_result_tells_all_of_it(log, delivered):
+def test_a_sink_that_waited_for_its_topic_and_its_first_result_delivers_all_of_it(log, delivered):
     topic, there = log.name(), threading.Event()
     feed = effect_feed(log.log, topic=topic)
     with running(log, feed, Call(delivered.append), lambda: feed if there.is_set() else None):
@@ -92,10 +94,10 @@ def test_a_sink_that_waited_for_its_topic_and_its_first_result_tells_all_of_it(l
     assert totals(delivered) == [(1, "live")]
 
 
-def test_what_comes_while_a_sink_may_not_begin_is_told(log, topic, delivered, tmp_path):
+def test_what_comes_while_a_sink_may_not_begin_is_delivered(log, topic, delivered, tmp_path):
     app = hw.App("shop")
     app.stream("orders", Order, key="id", time=hw.ARRIVAL, topic=topic)
-    app.sink("orders", Call(delivered.append), name=f"{topic}.told")
+    app.sink("orders", Call(delivered.append), name=f"{topic}.called")
     plans, stop = threading.Event(), threading.Event()
     sinks = Sinks(
         log.log, app.graph(), tmp_path, session_ms=1500, may_begin=lambda sink: bool(sink) and plans.is_set()
@@ -104,7 +106,7 @@ def test_what_comes_while_a_sink_may_not_begin_is_told(log, topic, delivered, tm
     thread.start()
     try:
         wait_until(lambda: sinks._beginnings, 20, "the look where it begins")
-        assert f"{topic}.told.effects" not in Client(log.log).partitions()
+        assert f"{topic}.called.effects" not in Client(log.log).partitions()
         log.put(topic, {"a": {"id": "a", "total": 1}})
         plans.set()
         wait_until(lambda: delivered, 20, "what came meanwhile")
@@ -127,7 +129,7 @@ def test_all_partitions_begin_where_they_were_when_the_first_was_claimed(log, to
 
 
 @pytest.mark.parametrize(("start", "expected"), [("now", [3]), ("beginning", [0, 1, 2, 3])])
-def test_a_replay_tells_of_the_time_before_the_sink_only_where_that_is_asked_for(
+def test_a_replay_delivers_the_time_before_the_sink_only_where_that_is_asked_for(
     log, topic, delivered, start, expected
 ):
     feed = effect_feed(log.log, topic=topic)
@@ -159,7 +161,7 @@ def test_of_two_that_begin_a_sink_one_notes_where(log, topic):
     second.close()
 
 
-def test_a_journal_from_before_beginnings_were_noted_goes_on_as_it_was(log, topic, delivered):
+def test_a_journal_from_before_beginnings_were_noted_continues_as_it_was(log, topic, delivered):
     feed = effect_feed(log.log, topic=topic)
     journal = Journal(feed.log, feed.sink, topic)
     journal.ensure([])

@@ -127,7 +127,7 @@ def opened(bootstrap, delivered, clock):
         yield start
 
 
-def test_a_function_is_told_row_id_mode_and_kind_of_each_change(opened, delivered):
+def test_a_function_gets_row_id_mode_and_kind_of_each_change(opened, delivered):
     store = opened()
     store.apply(batch(change("a", 1, 7), change("a", None, 8)))
     idle(store)
@@ -225,7 +225,7 @@ def test_events_without_key_wait_for_none_of_the_others(opened, delivered, clock
     assert delivered.totals() == [2, 1]
 
 
-def test_a_restart_hours_later_goes_on_with_the_attempts_that_were_left(opened, delivered, clock):
+def test_a_restart_hours_later_continues_with_the_attempts_that_were_left(opened, delivered, clock):
     def fail(effect):
         raise RuntimeError
 
@@ -290,9 +290,7 @@ def test_a_retry_that_was_put_off_by_a_wrong_clock_waits_no_longer_than_a_day_af
     assert delivered.totals() == [1]
 
 
-def test_a_full_partition_makes_the_loop_wait_and_goes_on_when_there_is_room(
-    opened, delivered, clock, bootstrap
-):
+def test_a_full_partition_makes_the_loop_wait_until_there_is_room(opened, delivered, clock, bootstrap):
     feed, broken = effect_feed(bootstrap), threading.Event()
 
     def fail(effect):
@@ -316,7 +314,7 @@ def test_a_full_partition_makes_the_loop_wait_and_goes_on_when_there_is_room(
     store.close()
 
 
-def test_a_shadow_calls_nobody_and_writes_down_what_it_would_have_told(opened, delivered):
+def test_a_shadow_calls_no_receiver_and_writes_down_what_it_would_have_delivered(opened, delivered):
     store = opened(mode="shadow")
     store.apply(batch(change("a", 1, 0), change("b", None, 1)))
     store.close()
@@ -330,7 +328,7 @@ def test_a_shadow_calls_nobody_and_writes_down_what_it_would_have_told(opened, d
     assert dict(opened().claim([0])) == {0: 2}
 
 
-def test_a_replay_is_told_only_where_that_is_asked_for_and_says_so(opened, delivered):
+def test_a_replay_is_delivered_only_where_that_is_asked_for_and_says_so(opened, delivered):
     store = opened()
     store.apply(batch(change("a", 1, 0), change("a", 2, 1)))
     idle(store)
@@ -352,7 +350,7 @@ def test_a_replay_is_told_only_where_that_is_asked_for_and_says_so(opened, deliv
     assert [e.id for e in delivered.effects][:3] == ids
 
 
-def test_a_topic_that_was_made_anew_is_not_told_again_but_what_comes_later_is(bootstrap, delivered):
+def test_a_topic_that_was_created_again_is_not_delivered_again_but_what_comes_later_is(bootstrap, delivered):
     log = ViewLog(bootstrap)
     topic = log.create(partitions=1)
     feed = effect_feed(bootstrap, topic=topic)
@@ -419,8 +417,8 @@ def cpu_seconds(threads: list[threading.Thread]) -> float:
 
 def test_while_a_function_takes_its_time_nothing_runs_in_circles(opened, delivered):
     strangers = set(threading.enumerate())
-    going_on = threading.Event()
-    delivered.fail = lambda _: going_on.wait(10)
+    may_continue = threading.Event()
+    delivered.fail = lambda _: may_continue.wait(10)
     store = opened()
     store.apply(batch(change("a", 1, 0), change("b", 2, 1)))
     wait_until(lambda: delivered.attempts == 1, 10, "the first call")
@@ -428,7 +426,7 @@ def test_while_a_function_takes_its_time_nothing_runs_in_circles(opened, deliver
     before = cpu_seconds(ours)
     time.sleep(1)
     spent = cpu_seconds(ours) - before
-    going_on.set()
+    may_continue.set()
     idle(store)
 
     assert ours
@@ -456,7 +454,7 @@ def test_changes_of_a_real_time_view_are_refused(opened):
         store.apply(Batch([repeated], {0: 1}))
 
 
-def test_what_is_no_function_or_no_mode_is_said_at_once():
+def test_a_wrong_function_or_mode_is_refused_at_once():
     with pytest.raises(UsageError, match="needs a function"):
         Call("print")
     with pytest.raises(UsageError, match=r"got 'dry'; expected live or shadow or replay"):

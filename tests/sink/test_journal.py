@@ -52,7 +52,7 @@ def test_a_claim_finds_what_is_unfinished_in_its_order_and_the_mark(bootstrap):
 
 
 @both_logs
-def test_whoever_was_superseded_writes_nothing_not_even_what_was_on_its_way(bootstrap):
+def test_a_superseded_process_writes_nothing_not_even_what_was_on_its_way(bootstrap):
     feed = effect_feed(bootstrap)
     first, second = journal(feed), journal(feed)
     old = {partition: found[0] for partition, found in first.claim([0, 1]).items()}
@@ -92,16 +92,16 @@ def test_the_journal_is_as_wide_as_its_topic_and_grows_with_it(bootstrap):
     kept.close()
 
 
-def test_a_log_that_was_away_is_waited_for_and_nothing_is_told_twice(own_broker):
+def test_a_log_that_was_away_is_waited_for_and_nothing_is_delivered_twice(own_broker):
     delivered, clock = [], SettableClock()
 
-    def tell(effect):
+    def deliver(effect):
         delivered.append(effect.key)
         if len(delivered) == 1:
             raise RuntimeError
 
     patient = msgspec.structs.replace(effect_feed(own_broker.bootstrap), session_ms=60_000)
-    store = Call(tell, clock=clock).open(patient)
+    store = Call(deliver, clock=clock).open(patient)
     store.claim([0])
     store.apply(batch(change("a", 1, 0)))
     wait_until(lambda: attempts(store) == {"a": 1} and store.waiting() == 1, 10, "the first attempt")
@@ -119,7 +119,7 @@ def test_a_log_that_was_away_is_waited_for_and_nothing_is_told_twice(own_broker)
 
 
 @pytest.mark.parametrize("seconds", [7, 3600])
-def test_whoever_was_superseded_while_it_waited_tells_nothing_more(bootstrap, seconds):
+def test_a_process_superseded_while_it_waited_delivers_nothing_more(bootstrap, seconds):
     feed, clock = effect_feed(bootstrap), SettableClock()
     first, second = [], []
 
@@ -144,7 +144,7 @@ def test_whoever_was_superseded_while_it_waited_tells_nothing_more(bootstrap, se
     new.close()
 
 
-def test_whoever_slept_on_the_answer_of_the_journal_and_was_superseded_tells_nothing(bootstrap):
+def test_a_process_superseded_while_it_slept_on_an_answer_of_the_journal_delivers_nothing(bootstrap):
     feed, clock = effect_feed(bootstrap), SettableClock()
     first, second = [], []
     old = Call(lambda effect: first.append(effect.key), clock=clock).open(feed)
@@ -248,7 +248,7 @@ def expected(feed):
     return [make_effect(feed, change(f"k{n % KEYS}", n, n), "live").id for n in range(CHANGES)]
 
 
-def assert_told(feed, receiver):
+def assert_delivered(feed, receiver):
     """Every id, no other; those of a key in order; a double is the same call again."""
     ids = expected(feed)
     assert set(receiver.ids()) == set(ids)
@@ -259,7 +259,7 @@ def assert_told(feed, receiver):
         assert [each for each in first if each in ids[key::KEYS]] == ids[key::KEYS]
 
 
-def test_a_process_killed_before_or_after_any_record_or_call_leaves_nothing_untold(bootstrap, receiver):
+def test_a_process_killed_before_or_after_any_record_or_call_leaves_nothing_undelivered(bootstrap, receiver):
     feed = effect_feed(bootstrap)
     for point in POINTS:
         with driver(feed, receiver, point) as process:
@@ -267,14 +267,14 @@ def test_a_process_killed_before_or_after_any_record_or_call_leaves_nothing_unto
     with driver(feed, receiver) as process:
         assert process.wait(timeout=120) == 0
 
-    assert_told(feed, receiver)
+    assert_delivered(feed, receiver)
     doubles = len(receiver.taken) - CHANGES
     assert (
         1 <= doubles <= 3 * len(POINTS) + PART
     )  # what was called and not recorded: no more than was on its way
 
 
-def test_a_process_killed_at_any_time_leaves_nothing_untold(bootstrap, receiver):
+def test_a_process_killed_at_any_time_leaves_nothing_undelivered(bootstrap, receiver):
     feed, chance = effect_feed(bootstrap), random.Random(8)
     for _ in range(KILLS):
         with driver(feed, receiver) as process:
@@ -284,7 +284,7 @@ def test_a_process_killed_at_any_time_leaves_nothing_untold(bootstrap, receiver)
     with driver(feed, receiver) as process:
         assert process.wait(timeout=120) == 0
 
-    assert_told(feed, receiver)
+    assert_delivered(feed, receiver)
 
 
 def test_a_process_that_slept_while_it_was_replaced_does_not_move_the_journal(bootstrap, receiver):
@@ -299,7 +299,7 @@ def test_a_process_that_slept_while_it_was_replaced_does_not_move_the_journal(bo
         wait_until(lambda: successor.waiting() == 0, 20, "the successor's calls")
         known = set(receiver.ids())
         calls = len(receiver.taken)
-        # Nobody is replaced sooner: until then its last proof holds, and it may repeat all that it has taken
+        # No process is replaced sooner: until then its last proof holds, and it may repeat all that it has taken
         # in hand.
         wait_until(
             lambda: time.monotonic() > asleep + DRIVER_SESSION_MS / 1000, what="the end of its session"
@@ -309,7 +309,7 @@ def test_a_process_that_slept_while_it_was_replaced_does_not_move_the_journal(bo
         assert zombie.wait(timeout=120) == 0
 
     assert "superseded" in said
-    assert_told(feed, receiver)
+    assert_delivered(feed, receiver)
     later = receiver.ids()[calls:]
     assert len(later) <= 2 * 3  # what it held in its hands
     assert set(later) <= known

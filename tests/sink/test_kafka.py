@@ -187,7 +187,7 @@ def test_a_record_that_the_log_never_takes_is_named_and_nothing_is_written(place
     store.close()
 
 
-def test_a_log_that_is_away_is_said(monkeypatch):
+def test_a_log_that_is_away_is_reported(monkeypatch):
     monkeypatch.setattr("headwater.sink.stores.kafka.TIMEOUT_S", 0.5)
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 does not answer"):
         Kafka("127.0.0.1:1").open(feed())

@@ -70,7 +70,7 @@ def put(log: ViewLog, topic: str, values: dict, **place) -> None:
 
 
 @both_logs
-def test_a_table_follows_its_topic_and_goes_on_where_it_stands(log, start, rows):
+def test_a_table_follows_its_topic_and_continues_at_its_position(log, start, rows):
     topic = log.create()
     first = start(topic)
     put(log, topic, {f"k{n}": n for n in range(100)})
@@ -115,7 +115,7 @@ def test_two_loops_share_the_partitions_and_one_takes_over(log, start, rows):
     assert len(two.loop.positions) == 4
 
 
-def test_poison_goes_to_the_dead_letters_and_the_rest_goes_on(log, start, rows, caplog):
+def test_poison_goes_to_the_dead_letters_and_the_rest_continues(log, start, rows, caplog):
     topic = log.create(partitions=1, policy="delete")
     values = {
         "a": {"id": "a", "n": 1},
@@ -152,7 +152,7 @@ def test_a_topic_that_comes_later_is_waited_for(log, start, rows, caplog):
     wait_until(lambda: rows(topic) == {"a": 1}, 30, "the row")
 
 
-def test_a_topic_made_again_fills_the_store_anew(log, start, rows, caplog):
+def test_a_topic_that_was_created_again_fills_the_store_again(log, start, rows, caplog):
     topic = log.create(partitions=1)
     first = start(topic)
     put(log, topic, {f"old{n}": n for n in range(5)})
@@ -162,7 +162,7 @@ def test_a_topic_made_again_fills_the_store_anew(log, start, rows, caplog):
     wait_until(lambda: topic not in Client(log.log).partitions(), 20, "the deletion")
     again = ViewLog(log.log)
     again.create(topic, partitions=1)
-    put(again, topic, {f"new{n}": n for n in range(9)})  # more than before: only the id tells
+    put(again, topic, {f"new{n}": n for n in range(9)})  # more than before: only the id differs
 
     start(topic)
 
@@ -170,7 +170,7 @@ def test_a_topic_made_again_fills_the_store_anew(log, start, rows, caplog):
     assert "deleted and created again" in caplog.text
 
 
-def test_offsets_that_the_log_does_not_have_fill_the_store_anew(log, start, rows, tmp_path, caplog):
+def test_offsets_that_the_log_does_not_have_fill_the_store_again(log, start, rows, tmp_path, caplog):
     topic = log.create(partitions=1)
     first = start(topic)
     put(log, topic, {"a": 1, "b": 2})
@@ -185,7 +185,7 @@ def test_offsets_that_the_log_does_not_have_fill_the_store_anew(log, start, rows
     assert "no longer has offset 1000" in caplog.text
 
 
-def test_a_store_older_than_the_deletions_of_its_topic_is_filled_anew(log, start, rows, tmp_path, caplog):
+def test_a_store_older_than_the_deletions_of_its_topic_is_filled_again(log, start, rows, tmp_path, caplog):
     topic = log.create(partitions=1)
     first = start(topic)
     put(log, topic, {"a": 1})
@@ -200,7 +200,7 @@ def test_a_store_older_than_the_deletions_of_its_topic_is_filled_anew(log, start
     assert "older than the time for which" in caplog.text
 
 
-def test_a_store_that_was_killed_while_old_records_filled_it_goes_on(log, start, rows, tmp_path, caplog):
+def test_a_store_that_was_killed_while_old_records_filled_it_continues(log, start, rows, tmp_path, caplog):
     topic = log.create(partitions=1)
     old_ms = round(time.time() * 1000) - 10 * 86_400_000
     put(log, topic, {"a": 1, "b": 2}, timestamp=old_ms)
@@ -330,7 +330,7 @@ class Slow(Flaky):
         super().apply(batch)
 
 
-def test_a_store_that_answers_late_is_said_to_be_away_too(log, start, tmp_path, rows, caplog):
+def test_a_store_that_answers_late_counts_as_away_too(log, start, tmp_path, rows, caplog):
     topic = log.create(partitions=1)
     clock = SettableClock()
     put(log, topic, {"a": 1})
@@ -356,7 +356,7 @@ def test_a_stream_that_ends_before_its_rows_do_stops_the_sink(log, start, rows, 
     assert len(rows(topic)) == 2
 
 
-def test_a_topic_made_again_under_a_running_sink_fills_any_store_anew(log, start, rows, tmp_path, caplog):
+def test_a_topic_created_again_under_a_running_sink_fills_any_store_again(log, start, rows, tmp_path, caplog):
     topic = log.create(partitions=1)
     start(topic, Flaky(Sqlite(tmp_path / "out.db"), []))  # it does not say of which topic it was filled
     put(log, topic, {f"old{n}": n for n in range(5)})
@@ -386,16 +386,16 @@ class Narrow:
         return EffectStore(of, Caller(self.function), start="beginning", waiting_max=10, room_s=0.2)
 
 
-def test_a_receiver_that_was_slow_is_told_all_of_it_in_order_when_it_is_not(log, start, caplog):
+def test_a_receiver_that_was_slow_gets_all_of_it_in_order_when_it_is_not(log, start, caplog):
     caplog.set_level("INFO")
     topic = log.create(partitions=1)
-    going_on, delivered = threading.Event(), []
+    may_continue, delivered = threading.Event(), []
 
-    def tell(effect) -> None:
-        going_on.wait(30)
+    def deliver(effect) -> None:
+        may_continue.wait(30)
         delivered.append(effect.row["n"])
 
-    running = start(topic, Narrow(tell))
+    running = start(topic, Narrow(deliver))
     for n in range(20):
         put(log, topic, {"a": n})
     wait_until(lambda: running.loop.positions.get(0, 0) >= 10, 20, "as many as there is room for")
@@ -403,7 +403,7 @@ def test_a_receiver_that_was_slow_is_told_all_of_it_in_order_when_it_is_not(log,
         put(log, topic, {"a": n})
     wait_until(lambda: "no room" in caplog.text, 20, "the word that it waits")
     waiting = running.loop._store.waiting()
-    going_on.set()
+    may_continue.set()
 
     wait_until(lambda: len(delivered) == 40, 30, "all of them")
     assert delivered == list(range(40))

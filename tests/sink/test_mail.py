@@ -68,9 +68,9 @@ def test_a_mail_that_is_put_off_comes_later_with_the_same_id(opened, receiver, c
 
 
 def test_a_recipient_that_does_not_exist_is_dead_at_once(opened, receiver):
-    receiver.answer = lambda address: "550 unknown" if address.startswith("nobody") else "250 fine"
+    receiver.answer = lambda address: "550 unknown" if address.startswith("unknown") else "250 fine"
     store = opened()
-    store.apply(batch(change("nobody", 1, 0), change("jo", 2, 1)))
+    store.apply(batch(change("unknown", 1, 0), change("jo", 2, 1)))
     idle(store)
 
     assert [to for _, to, _ in receiver.mails] == [["jo@example.com"]]
@@ -106,7 +106,7 @@ def test_templates_name_columns_and_nothing_else():
             Mail("host", to="a@example.com", sender="b@example.com", body=wrong)
 
 
-def test_what_cannot_be_mailed_is_said_before_anything_starts(bootstrap):
+def test_what_cannot_be_mailed_is_refused_before_anything_starts(bootstrap):
     usual = {"to": "a@example.com", "sender": "b@example.com"}
     with pytest.raises(UsageError, match=r"unknown column; got prize; expected at, id"):
         Mail("host", **usual, body="{prize}").check(effect_feed(bootstrap))

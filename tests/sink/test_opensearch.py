@@ -183,7 +183,7 @@ def test_a_slow_reset_leaves_alone_what_a_successor_has_written(place, step):
     successor.close()
 
 
-def test_a_successor_whose_rows_a_slow_reset_has_removed_begins_anew(place):
+def test_a_successor_whose_rows_a_slow_reset_has_removed_starts_from_nothing(place):
     """The server cannot remove an index on a condition: rows that are lost by it are written again."""
     store, successor = place.target.open(feed()), place.target.open(feed())
     store.claim([0])
@@ -292,7 +292,7 @@ def test_rows_are_found_by_words_and_columns_are_added(place):
         place.target.open(SinkFeed("orders.store", "orders", ("id",), COLUMNS | {"total": "STRING"}))
 
 
-def test_a_server_that_is_away_is_said_without_its_password():
+def test_a_server_that_is_away_is_reported_without_its_password():
     secret = uuid.uuid4().hex
     target = OpenSearch(f"http://me:{secret}@127.0.0.1:1")
 

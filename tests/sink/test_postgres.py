@@ -218,14 +218,14 @@ def test_the_one_record_of_many_that_does_not_fit_is_found(place, bad):
     store.close()
 
 
-def test_a_server_that_is_away_and_one_that_refuses_are_told_apart(postgres, place):
+def test_a_server_that_is_away_and_one_that_refuses_are_distinguished(postgres, place):
     with pytest.raises(UnavailableError):
         Postgres(f"postgresql://postgres@127.0.0.1:{free_port()}/postgres").open(feed())
     with pytest.raises(UsageError, match="no_such"):
         Postgres(postgres.url.removesuffix("postgres") + "no_such").open(feed())
 
 
-def test_a_lost_connection_is_made_anew_by_the_next_claim(place):
+def test_a_lost_connection_is_made_again_by_the_next_claim(place):
     store = place.target.open(feed())
     store.claim([0])
     place.query(f"SELECT pg_terminate_backend({store._connection.info.backend_pid})")

@@ -88,7 +88,7 @@ class TestRedisHashes(Contract):
         assert first["at"] == "2026-01-31T10:00:00.000001Z"
         assert place.client.hgetall("orders:a") == {"id": "a", "total": "2.0"}
 
-    def test_a_value_that_is_no_row_is_named_and_nothing_is_written(self, place, store):
+    def test_a_value_that_is_not_a_row_is_named_and_nothing_is_written(self, place, store):
         store.claim([0])
         poison = type(change("b", 1, 1))("b", "[1]", 0, 1, 0)
 
@@ -254,7 +254,7 @@ class EarlierVersion:
         place.client.hset(f"{self.name}:versions", mapping={"orders:a": 9})
 
 
-def test_a_sink_of_an_earlier_version_goes_on_from_its_offsets(place):
+def test_a_sink_of_an_earlier_version_continues_from_its_offsets(place):
     before = EarlierVersion(place, {"0:claim": 7, "0:offset": 1})
     store = place.target.open(feed())
 
@@ -295,7 +295,7 @@ def test_a_sink_whose_state_a_row_had_replaced_is_filled_from_the_start(redis_se
     place.client.close()
 
 
-def test_what_cannot_be_is_said_before_anything_starts(place):
+def test_a_wrong_declaration_is_refused_before_anything_starts(place):
     with pytest.raises(UsageError, match="give the view a key"):
         place.target.check(SinkFeed("s", "clicks", (), COLUMNS, append=True))
     with pytest.raises(UsageError, match="not an address of Redis"):
@@ -304,7 +304,7 @@ def test_what_cannot_be_is_said_before_anything_starts(place):
         Redis("redis://localhost", form="xml")
 
 
-def test_a_server_that_is_away_is_said_without_its_password():
+def test_a_server_that_is_away_is_reported_without_its_password():
     secret = uuid.uuid4().hex
     target = Redis(f"redis://me:{secret}@127.0.0.1:1/0")
 

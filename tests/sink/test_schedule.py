@@ -81,7 +81,7 @@ def test_any_history_gives_out_what_a_plain_list_gives_out(history):
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=20), st.integers(0, 1000))
-def test_a_key_is_told_in_its_order_however_often_attempts_fail(keys, seed):
+def test_effects_of_a_key_are_delivered_in_order_however_often_attempts_fail(keys, seed):
     schedule, now, taken, chance = Schedule(), 0, [], random.Random(seed)
     for number, key in enumerate(keys):
         schedule.add(f"{key}{number}", key, 0)

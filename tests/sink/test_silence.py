@@ -59,7 +59,7 @@ def test_a_store_that_falls_silent_is_noticed_and_waited_for(log, postgres, redi
         wait_until(lambda: rows() == expected, 30, "the first rows")
         wire.pull()
         expected = put(10_000)
-        wait_until(lambda: running.loop._patience.waiting, 60, "that nobody answers")
+        wait_until(lambda: running.loop._patience.waiting, 60, "that the store does not answer")
         wire.plug()
         wait_until(lambda: rows() == expected, 60, "the other rows")
         running.stop()
@@ -74,7 +74,7 @@ class Row(hw.Row):
     n: int
 
 
-def test_a_store_that_hangs_is_said_once_and_goes_on_when_it_wakes(
+def test_a_store_that_hangs_is_reported_once_and_continues_when_it_wakes(
     log, postgres, caplog, monkeypatch, tmp_path
 ):
     caplog.set_level("INFO", "headwater.sink")
@@ -97,7 +97,7 @@ def test_a_store_that_hangs_is_said_once_and_goes_on_when_it_wakes(
     os.kill(pid, signal.SIGSTOP)
     try:
         log.put(topic, {"a": {"id": "a", "n": 2}})
-        wait_until(lambda: "has not answered" in caplog.text, 30, "that nobody answers")
+        wait_until(lambda: "has not answered" in caplog.text, 30, "that the store does not answer")
     finally:
         os.kill(pid, signal.SIGCONT)
     wait_until(lambda: in_postgres(postgres, schema, topic) == {"a": 2}, 30, "the other row")

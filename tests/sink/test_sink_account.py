@@ -104,18 +104,18 @@ def test_a_record_that_is_lost_or_doubled_on_the_way_is_named(log, follow, kind,
 
 
 @both_logs
-def test_an_effect_is_told_or_waits_or_is_dead_and_in_one_term_only(log):
+def test_an_effect_is_delivered_or_waits_or_is_dead_and_in_one_term_only(log):
     topic = log.create(partitions=1, policy="delete")
     gate = threading.Event()
 
-    def tell(effect):
+    def deliver(effect):
         if effect.row["n"] == 1:
-            raise Reject("nobody wants it")
+            raise Reject("it is not wanted")
         if effect.row["n"] == 2:
             gate.wait(30)
 
     feed = SinkFeed(f"{topic}.out", topic, ("id",), {"id": "STRING", "n": "BIGINT"})
-    running = Running(Loop(log.log, feed.sink, topic, Call(tell, start="beginning"), lambda: feed))
+    running = Running(Loop(log.log, feed.sink, topic, Call(deliver, start="beginning"), lambda: feed))
     log.put(topic, {f"k{n}": {"id": f"k{n}", "n": n} for n in range(4)})
 
     def has(**terms: int) -> bool:
@@ -126,7 +126,7 @@ def test_an_effect_is_told_or_waits_or_is_dead_and_in_one_term_only(log):
         wait_until(lambda: has(produced=4, processed=1, dead=1, waiting=2), 30, "the second effect is dead")
         assert account(log, topic).fault == ""
         gate.set()
-        wait_until(lambda: has(produced=4, processed=3, dead=1, waiting=0), 30, "the others are told")
+        wait_until(lambda: has(produced=4, processed=3, dead=1, waiting=0), 30, "the others are delivered")
         assert account(log, topic).fault == ""
     finally:
         gate.set()

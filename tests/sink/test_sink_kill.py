@@ -158,7 +158,7 @@ def cached(server: RedisProcess, topic: str) -> dict:
     return {row["id"]: row["n"] for row in rows}
 
 
-def to_tell(log: ViewLog, topic: str) -> set[str]:
+def effect_ids(log: ViewLog, topic: str) -> set[str]:
     """The id of each record, as a receiver gets it."""
     changes, _, refused = parse_messages(list(Client(log.log).read([topic])), keyless=False)
     assert not refused
@@ -260,7 +260,7 @@ def test_whatever_is_killed_every_store_is_what_the_log_says(scene, tmp_path, se
             each.end()
         what = f"seed {seed}: after {kinds}"
         assert watcher.faults == [], what
-        rows, ids = expected(log, topic), to_tell(log, hooked)
+        rows, ids = expected(log, topic), effect_ids(log, hooked)
         wait_until(lambda: table(database, topic) == rows, 60, f"{what} the table equals the log")
         wait_until(lambda: cached(scene.cache, topic) == rows, 60, f"{what} Redis equals the log")
         wait_until(lambda: filed(file, topic) == rows, 60, f"{what} the file equals the log")

@@ -100,7 +100,7 @@ class TestDelta(Contract, Killed):
         store.claim([0])
         look = store._state
 
-        def claimed_behind_our_back(number):
+        def claimed_meanwhile(number):
             seen = look(number)
             if store._state is not look:
                 store._state = look
@@ -108,7 +108,7 @@ class TestDelta(Contract, Killed):
             return seen
 
         successor = place.target.open(feed())
-        store._state = claimed_behind_our_back
+        store._state = claimed_meanwhile
         with pytest.raises(Exception, match="taken over"):
             store.apply(batch(change("a", 1, 0)))
         assert self.totals(place) == {}
@@ -324,7 +324,7 @@ def test_a_row_whose_version_is_smaller_is_passed_over_and_of_equal_ones_the_lat
     assert dict(store.claim([0])) == {0: 44}
 
 
-def test_what_cannot_be_is_said_before_anything_starts(tmp_path):
+def test_a_wrong_declaration_is_refused_before_anything_starts(tmp_path):
     with pytest.raises(UsageError, match="no such column to partition by; got land"):
         Delta(tmp_path, partition_by=["land"]).check(feed())
     Delta(tmp_path).open(feed())

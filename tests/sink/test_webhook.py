@@ -99,7 +99,7 @@ def test_every_attempt_has_the_same_id_and_body_and_a_timestamp_of_its_own(opene
     assert int(second.headers["webhook-timestamp"]) == int(first.headers["webhook-timestamp"]) + 6
 
 
-def test_only_a_2xx_is_a_success_and_nobody_is_followed(opened, receiver, clock):
+def test_only_a_2xx_is_a_success_and_no_redirect_is_followed(opened, receiver, clock):
     statuses = [301, 400, 404, 503]
 
     def answer(call):
@@ -134,7 +134,7 @@ def test_a_receiver_that_asks_for_time_is_given_it(opened, receiver, clock):
     assert receiver.totals() == [("b", 2), ("a", 1)]
 
 
-def test_keys_keep_their_order_while_others_go_on(opened, receiver, clock):
+def test_keys_keep_their_order_while_others_continue(opened, receiver, clock):
     down = {"k1", "k2"}
     receiver.answer = lambda call: 503 if call.data["id"] in down else 200
     store = opened()
@@ -243,7 +243,7 @@ def test_an_endpoint_that_was_disabled_gets_one_effect_every_ten_hours_until_it_
     assert sum("accepts effects again" in line for line in caplog.messages) == 1
 
 
-def test_one_success_begins_the_five_days_anew(opened, receiver, clock):
+def test_one_success_begins_the_five_days_again(opened, receiver, clock):
     receiver.answer = lambda call: 200 if call.data["id"] == "day3" else 500
     store = opened(concurrency=1)
     for day in range(6):
@@ -301,7 +301,7 @@ def test_nothing_secret_is_ever_printed(opened, receiver, caplog):
     assert "127.0.0.1 is disabled" in caplog.text
 
 
-def test_the_key_of_a_deleted_row_is_told_by_its_columns(bootstrap, receiver):
+def test_the_key_of_a_deleted_row_is_sent_by_its_columns(bootstrap, receiver):
     feed = effect_feed(bootstrap)
     from msgspec.structs import replace
 

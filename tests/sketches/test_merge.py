@@ -132,7 +132,7 @@ def test_filters_of_different_sizes_are_refused(data, message):
 
 
 @pytest.mark.parametrize("data", [bloom(2)[:4], bloom(2)[:-1], bloom(0), bloom(2, hashes=0), bloom(2) + b"x"])
-def test_what_is_no_filter_is_refused(data):
+def test_what_is_not_a_filter_is_refused(data):
     with pytest.raises(UsageError, match="this is not a Bloom filter"):
         merge.begin(data)
 

@@ -20,7 +20,7 @@ CLONE_NEWNET = 0x40000000
 
 
 class Cable(Proxy):
-    """Passes bytes to a port of this machine, from an address that lies behind a cable. Pulled out, nobody is told: packets are lost."""
+    """Passes bytes to a port of this machine, from an address at the other end of a cable. Pulled out, it drops packets silently."""
 
     def __init__(self, port: int, space: str, host: str) -> None:
         super().__init__(port)

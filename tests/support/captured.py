@@ -82,13 +82,13 @@ def table(found: list[Event], topic: str) -> dict[str, Any]:
 
     A truncate takes no row away here: each of them is deleted, and a truncate in one partition says nothing of when in the others.
     To PostgreSQL a table that was truncated is empty for older snapshots too, so that rows may be unknown that change before the first
-    truncate behind a snapshot; before a later one they may not.
+    truncate after a snapshot; before a later one they may not.
     """
     rows: dict[str, Any] = {}
     truncates = [e.value["source"] for e in found if e.topic == topic and e.value and e.value["op"] == "t"]
     live = [each.get("lsn") or 0 for each in truncates if each["snapshot"] != "true"]
-    anew = len(live) < len(truncates)
-    emptied = (max if anew else min)(live, default=0)
+    has_snapshot_truncate = len(live) < len(truncates)
+    emptied = (max if has_snapshot_truncate else min)(live, default=0)
     for event in found:
         if event.topic != topic:
             continue
@@ -102,7 +102,7 @@ def table(found: list[Event], topic: str) -> dict[str, Any]:
                 raise Unknown(f"{key} is deleted and was not there")
             rows.pop(key, None)
         else:
-            again = anew and event.value["op"] == "r"
+            again = has_snapshot_truncate and event.value["op"] == "r"
             assert again or key not in rows or event.value["op"] == "u", f"{key} {event.value['op']}"
             if (
                 key not in rows
@@ -117,7 +117,7 @@ def table(found: list[Event], topic: str) -> dict[str, Any]:
 def once_in_order(found: list[Event]) -> None:
     """Every change of a row once, and in the order of the database's log; one that comes again or too late raises.
 
-    Rows of a snapshot stand for a moment, and changes that it has not seen may have been written into the log before: they come once.
+    Rows of a snapshot are as of one moment, and changes that it has not seen may have been written into the log before: they come once.
     """
     last: dict[tuple[str, str], tuple[Any, ...]] = {}
     read: set[tuple[Any, ...]] = set()
@@ -128,7 +128,7 @@ def once_in_order(found: list[Event]) -> None:
         place = (source["lsn"],) if "lsn" in source else (source["file"], source["pos"], source["row"])
         if source["snapshot"] == "false":
             before = last.get(row)
-            assert before is None or place > before, f"{row} {op} at {place} comes behind {before}"
+            assert before is None or place > before, f"{row} {op} at {place} comes after {before}"
             last[row] = place
         else:
             assert (*row, op, place) not in read, f"{row} {op} comes twice from the snapshot at {place}"
@@ -150,7 +150,7 @@ def by_key(found: list[Event], topic: str) -> dict[str, Any]:
 
 
 def notices(log: str, name: str) -> list[dict[str, Any]]:
-    """What a capture has told."""
+    """The notices of a capture."""
     client = Client(log)
     try:
         return [json.loads(message.value()) for message in client.read([f"{name}.notifications"])]
@@ -227,7 +227,7 @@ class CaptureProcess:
 
 
 def committed(log: str, name: str) -> State | None:
-    """Where a capture stands; None before it has committed anything."""
+    """The last state of a capture; None before it has committed anything."""
     client = Client(log)
     try:
         begun = f"{name}.capture" in client.partitions()
@@ -237,7 +237,7 @@ def committed(log: str, name: str) -> State | None:
 
 
 def streaming(url: str, slot: str) -> None:
-    """Waits until a capture has its snapshot behind it and follows the log."""
+    """Waits until a capture has finished its snapshot and follows the log."""
 
     def active() -> bool:
         with psycopg.connect(url, autocommit=True) as connection:

@@ -34,7 +34,7 @@ class Shop:
         return str(self.run("SELECT @@gtid_binlog_pos")[0][0])
 
     def read(self, position: str | None, *tables: str, **options: Any) -> list[Part]:
-        """All parts behind a position, up to where the database is now."""
+        """All parts after a position, up to where the database is now."""
         end = self.position()
         with reading(self.source(*tables, **options), position) as parts:
             return until(parts, end)
@@ -63,7 +63,7 @@ def until(parts: Iterator[Part], position: str, seconds: float = 240) -> list[Pa
 
 
 def gtid(part: Part) -> str:
-    """The transactions that a part's position stands behind."""
+    """The transactions before a part's position."""
     return Place.parse(part.position).gtid
 
 

@@ -1,4 +1,4 @@
-"""A seeded workload of all kinds of changes, in a thread, which goes on through kills of its database."""
+"""A seeded workload of all kinds of changes, in a thread, which continues through kills of its database."""
 
 import random
 import signal

@@ -36,7 +36,7 @@ ASSIGNMENT = re.compile(r"[A-Z_]+=.*")
 SUBSTITUTION = re.compile(r"\$\(([^()]*)\)")
 HINT = re.compile(r"(?<!import )(?<!from )(?<![\w./-])headwater ([a-z][^`;,()\"\n]*)")
 WORD = "X"
-"""What stands for a value that is only known when the program runs."""
+"""Written in place of a value that is only known when the program runs."""
 
 
 class Operator(NamedTuple):
@@ -52,7 +52,7 @@ def root() -> Any:
 
 
 def line_faults(line: str) -> list[str]:
-    """What is wrong with a line as somebody pastes it into a shell."""
+    """What is wrong with a line as it is pasted into a shell."""
     line = line.strip().removeprefix("$ ")
     faults = []
     while inner := SUBSTITUTION.search(line):

@@ -15,7 +15,7 @@ READY_S = 150
 
 
 class DemoProcess:
-    """Started in a session of its own, so that nothing it leaves behind can stay unnoticed."""
+    """Started in a session of its own, so that every process it leaves is noticed."""
 
     def __init__(self, folder, seconds):
         self.folder = Path(folder)

@@ -94,7 +94,7 @@ class Shop:
         ]
 
     def lose_commit(self, view: str) -> None:
-        """Takes away that Spark has closed the last batch of a view, as a crash behind the transaction does."""
+        """Takes away that Spark has closed the last batch of a view, as a crash after the transaction does."""
         commits = list((self.settings.data / "checkpoints" / view).glob("*/commits/[0-9]*"))
         if commits:
             last = max(commits, key=lambda file: int(file.name))

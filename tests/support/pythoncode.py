@@ -187,7 +187,7 @@ def _in_order(tree: ast.AST) -> Iterator[Any]:
 def mention_faults(text: str) -> list[str]:
     """What is wrong with a call or a name in a sentence, which may leave arguments out: `hw.enrich(as_of=)`.
 
-    `headwater.toml` and `headwater.ticks` are a file and a topic: what is no module of ours is not looked at.
+    `headwater.toml` and `headwater.ticks` are a file and a topic: only modules of ours are looked at.
     """
     names, _, arguments = text.partition("(")
     path = names.strip().split(".")

@@ -26,7 +26,7 @@ class Driver:
         self.producer.init_transactions(30)
 
     def begin(self, inputs: dict[str, dict[int, int]], rows: dict[str, bytes] | None = None, **more) -> None:
-        """A batch in an open transaction: nobody may know of it yet."""
+        """A batch in an open transaction: no reader may see it yet."""
         self.producer.begin_transaction()
         self.batch += 1
 

@@ -1,4 +1,4 @@
-"""A row of tests tells how far it is: ``pytest --row-report FILE`` keeps a JSON object in a file, which ``suite.py`` reads."""
+"""A row of tests reports how far it is: ``pytest --row-report FILE`` keeps a JSON object in a file, which ``suite.py`` reads."""
 
 import json
 from collections import defaultdict

@@ -32,7 +32,7 @@ LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port() -> int:
-    """One that no connection is given for its own end: whoever is killed and started again finds it free."""
+    """One outside the range of outgoing connections: a server that is killed and started again finds it free."""
     first = int(LOCAL_PORTS.read_text().split()[0]) if LOCAL_PORTS.exists() else 32_768
     while True:
         port = random.randrange(10_000, first)
@@ -66,7 +66,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 30, what: str =
 def create_topic(admin: AdminClient, name: str, partitions: int = 1, **settings: str) -> str:
     """Makes a topic and waits until it can be used: Apache Kafka confirms one before its broker knows it and takes records for it.
 
-    librdkafka 2.16 remembers for long that nobody leads a partition when it asks in that moment; each question is a new acquaintance.
+    librdkafka 2.16 remembers for long that a partition has no leader when it asks in that moment, so each question is by a new client.
     """
     config = {key.replace("_", "."): value for key, value in settings.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(60)
@@ -138,7 +138,7 @@ class BrokerProcess:
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that nobody but itself has signed, and its key."""
+    """A self-signed certificate for 127.0.0.1, and its key."""
     certificate, key = folder / "cert.pem", folder / "key.pem"
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
     files = ["-keyout", str(key), "-out", str(certificate)]

@@ -1,4 +1,4 @@
-"""A disk of a few megabytes, real to whoever writes on it, that a test fills, empties and takes the right to write from."""
+"""A disk of a few megabytes, real to every process, that a test fills, empties and takes the right to write from."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ class SmallDisk:
         return found.f_bavail * found.f_frsize
 
     def forbid(self) -> None:
-        """Nothing can be written from now on, as on a disk that the system has given up; whoever has a file open for writing prevents it."""
+        """Nothing can be written from now on, as on a disk that the system has given up; a file that is open for writing prevents it."""
         self._remount("ro")
 
     def allow(self) -> None:

@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from headwater.client.client import producer
+from headwater.health.report import read
 from pipeline.driver import JAVA
 from support.servers import free_port, wait_until
 
@@ -58,6 +61,14 @@ class UpProcess:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(END_S) == 0, self.said()
 
+    def kill(self) -> None:
+        """Kills it, and waits until the processes that it has started have ended by themselves."""
+        assert self.process is not None
+        children = self.processes().values()
+        self.process.kill()
+        self.process.wait(END_S)
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), END_S, "their end")
+
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.environ['HEADWATER_BROKER_PORT']}"
@@ -71,7 +82,7 @@ class UpProcess:
         try:
             wait_until(holds, seconds, what)
         except TimeoutError as error:
-            raise TimeoutError(f"{error}; {self.report()}; {self.said()}") from None
+            raise TimeoutError(f"{error}; {self.parts()}; {self.said()}") from None
 
     # ---- what it says --------------------------------------------------------------------------------------
 
@@ -101,13 +112,17 @@ class UpProcess:
             cwd=self.folder,
         )
 
+    def parts(self) -> Parts:
+        """What a report of its folder says, without a process for the command."""
+        return {_title(part): part for part in json.loads(msgspec.json.encode(read(self.data).parts))}
+
     def report(self) -> Parts:
         """All of ``headwater status --json``, as somebody types it."""
         shown = json.loads(self.command("status", "--json").stdout)
         return {_title(part): part for part in shown["parts"]}
 
     def states(self) -> dict[str, str]:
-        return {name: part["state"] for name, part in self.report().items()}
+        return {name: part["state"] for name, part in self.parts().items()}
 
     def get(self, path: str) -> tuple[int, Any]:
         url = f"http://127.0.0.1:{self.environ['HEADWATER_CONSOLE_PORT']}{path}"
@@ -140,12 +155,15 @@ def _title(part: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def upping(folder: Path, app: str, **environ: str) -> Iterator[UpProcess]:
-    """An application that has been started; its end is clean."""
+def upping(
+    folder: Path, app: str, begun: Callable[[UpProcess], object] = lambda _: None, **environ: str
+) -> Iterator[UpProcess]:
+    """An application that has been started; its end is clean. ``begun`` is called while it starts."""
     up = UpProcess(folder, **environ)
     up.write(app)
     up.start()
     try:
+        begun(up)
         up.until(lambda: "logs " in up.said(), "the application", 120)
         yield up
         up.end()

@@ -11,6 +11,7 @@ import uvicorn
 
 from headwater.health.condition import PartStatus
 from headwater.health.report import Report
+from headwater.node.queue_reader import queue_reader
 from headwater.view.hub import Hub
 from headwater.view.results import ViewProgress
 from headwater.view.tables.delivery import Delivery
@@ -43,6 +44,7 @@ class Console:
             self.reach,
             self._info,
             lambda: Report.of(self.parts),
+            queues=queue_reader(self.bootstrap),
             heartbeat_seconds=HEARTBEAT_SECONDS,
             **self.guard,
         )

@@ -280,7 +280,7 @@ def test_the_last_minute_is_there_when_the_page_opens(console, log, revenue, pag
     )  # at the top, where the most changes are
 
 
-def test_ids_are_names_decimals_have_no_padding_and_text_is_no_measure(console, bootstrap, revenue, page):
+def test_ids_are_names_decimals_have_no_padding_and_text_is_not_a_measure(console, bootstrap, revenue, page):
     driver = Driver(bootstrap, revenue, partitions=2)
     shown = {
         "country": "DE",

@@ -162,7 +162,7 @@ def test_an_operator_says_itself_when_a_row_is_complete_and_its_column_stays_hid
     assert not any("_until" in each for each in found)
 
 
-def test_rows_of_a_table_that_is_behind_its_view_are_not_called_ready(console, driver):
+def test_rows_of_a_table_that_lags_its_view_are_not_called_ready(console, driver):
     driver.publish({"orders": {0: 1}}, written({"a": row("a", 1)}), complete=NINE)
     console.get(f"/views/{driver.view}?at_least=0~orders:0=1")
     console.delivery.stop()
@@ -278,7 +278,7 @@ def test_a_stream_says_when_rows_are_complete_and_how_far_the_view_is(three, dri
     assert all("_until" not in each["row"] for each in changes)
 
 
-def test_a_stream_is_never_told_of_more_than_the_rows_that_it_was_sent(console, driver, events):
+def test_a_stream_never_says_complete_before_its_rows_were_sent(console, driver, events):
     driver.publish({"orders": {0: 1}}, written({"a": row("a", 0)}), complete=NINE)
     console.get(f"/views/{driver.view}?at_least=0~orders:0=1")
     stream = events(f"/views/{driver.view}/changes")
@@ -296,7 +296,7 @@ def test_a_stream_is_never_told_of_more_than_the_rows_that_it_was_sent(console, 
             seen = data["changes"][-1]["row"]["revenue"]
 
 
-def test_complete_is_told_twice_a_second_at_most_and_in_the_end(three, driver, events):
+def test_complete_is_sent_twice_a_second_at_most_and_in_the_end(three, driver, events):
     stream = events(f"/views/{driver.view}/changes")
     stream.next()
     begun = time.monotonic()
@@ -330,7 +330,7 @@ def test_a_stream_has_a_heartbeat_while_results_come_that_say_nothing_new(three,
         publishing.join()
 
 
-def test_a_reader_that_resumes_is_told_what_is_complete(three, driver, events):
+def test_a_reader_that_resumes_learns_what_is_complete(three, driver, events):
     first = events(f"/views/{driver.view}/changes")
     first.next()
     first.close()
@@ -341,7 +341,7 @@ def test_a_reader_that_resumes_is_told_what_is_complete(three, driver, events):
     assert next_complete(again) == at(7)
 
 
-def test_a_stream_that_was_opened_before_the_first_result_is_told_of_it(console, revenue, bootstrap, events):
+def test_a_stream_that_was_opened_before_the_first_result_learns_of_it(console, revenue, bootstrap, events):
     stream = events(f"/views/{revenue}/changes")
     assert stream.next()[1]["complete"] is None
 

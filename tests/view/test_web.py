@@ -101,7 +101,7 @@ def test_the_health_of_a_part_that_is_not_there_is_not_found(console):
     assert (status, body["hint"]) == (404, "parts are: none yet")
 
 
-def test_a_stream_begins_with_a_snapshot_and_goes_on_with_commits(filled, log, revenue, events):
+def test_a_stream_begins_with_a_snapshot_and_continues_with_commits(filled, log, revenue, events):
     stream = events(f"/views/{revenue}/changes")
 
     name, data = stream.next()
@@ -174,7 +174,7 @@ def test_readers_that_connect_at_any_moment_end_up_with_the_same_rows(console, l
     assert all(stream.rows == expected for stream in streams)
 
 
-def test_a_reader_that_does_not_read_holds_up_nobody_and_no_memory(console, log, revenue, events):
+def test_a_reader_that_does_not_read_holds_up_no_others_and_no_memory(console, log, revenue, events):
     console.stop()
     console.start(Hub(pending_changes_max=1000))
     stuck = socket.create_connection(("127.0.0.1", console.port))
@@ -206,7 +206,7 @@ def test_an_idle_stream_has_a_heartbeat(console, log, revenue, events):
     wait_until(lambda: stream._response.readline().startswith(b":"), 10, "a comment")
 
 
-def test_activity_tells_the_first_page_of_commits(console, log, revenue, events):
+def test_activity_shows_the_first_page_commits(console, log, revenue, events):
     stream = events("/activity")
     assert stream.next()[1]["views"][0]["rows"] == 0
 

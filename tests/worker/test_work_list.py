@@ -8,6 +8,7 @@ import headwater as hw
 from headwater.client.share.link import Delivery
 from headwater.record import Record
 from headwater.worker.outcome import Bury, Failed, GiveBack, Rejected, Retry, Succeeded, judge
+from headwater.worker.work import Work
 from headwater.worker.work_list import AHEAD_MAX, TaskState, WorkList
 
 PLACE = uuid.uuid4(), 0
@@ -16,12 +17,12 @@ LOCK_S = 30.0
 POLICY = hw.backoff("1s", jitter=False, attempts=3)
 
 
-def listed(concurrency=2, timeout_s=60.0):
-    return WorkList(concurrency, timeout_s, POLICY, lambda: 0.0)
+def listed(concurrency=2, timeout_s=60.0, **options):
+    return WorkList(concurrency, timeout_s, POLICY, lambda: 0.0, **options)
 
 
-def delivered(*offsets, place=PLACE, count=1):
-    return [Delivery("mails", place, Record(None, b"v", offset=offset), count) for offset in offsets]
+def delivered(*offsets, place=PLACE, count=1, key=None):
+    return [Delivery("mails", place, Record(key, b"v", offset=offset), count) for offset in offsets]
 
 
 def begin_all(work, now=0.0):
@@ -172,3 +173,112 @@ def test_a_message_whose_lock_is_lost_while_it_waits_is_not_begun():
     work.drop(work.find(PLACE, 2))
 
     assert work.give_back() == []
+
+
+def test_a_message_that_comes_again_while_its_handler_runs_was_lost_and_its_first_outcome_does_not_count():
+    work = listed()
+    work.take(delivered(1), 0.0, LOCK_S)
+    (first,) = begin_all(work)
+
+    work.take(delivered(1, count=2), 40.0, LOCK_S)
+
+    assert work.finish(first, Succeeded(), 41.0) is None
+    (second,) = begin_all(work)
+    assert work.finish(second, Succeeded(), 42.0) == Succeeded()
+
+
+# ---- order ---------------------------------------------------------------------------------------------
+
+
+def test_in_order_a_key_waits_for_the_end_of_a_call_that_takes_too_long():
+    work = listed(concurrency=2, timeout_s=5.0, in_order=True)
+    work.take(delivered(1, key=b"ada"), 0.0, LOCK_S)
+    (hung,) = begin_all(work)
+
+    assert work.overdue(5.0) == [(hung, None)]
+    assert work.held == 1, "its lock is kept, and so the key"
+    assert list(work.renewals(10.0, LOCK_S)) == [hung]
+
+    assert work.finish(hung, Succeeded(), 9.0) == GiveBack(
+        1_000, "TimeoutError: the handler ran for more than 5 s"
+    )
+
+
+def test_in_order_the_last_attempt_that_takes_too_long_is_buried_when_its_call_has_ended():
+    work = listed(timeout_s=5.0, in_order=True)
+    work.take(delivered(1, count=3, key=b"ada"), 0.0, LOCK_S)
+    (hung,) = begin_all(work)
+
+    assert work.overdue(5.0) == [(hung, None)]
+
+    assert isinstance(work.finish(hung, Failed("late"), 6.0), Bury)
+
+
+def test_in_order_a_call_that_does_not_end_is_known_after_twice_its_time():
+    work = listed(timeout_s=5.0, in_order=True)
+    work.take([*delivered(1, key=b"ada"), *delivered(2)], 0.0, LOCK_S)
+    hung, _ = begin_all(work)
+    work.overdue(5.0)
+
+    assert work.stuck(9.9) is None
+    assert work.stuck(10.0) is hung
+
+
+def test_in_order_a_message_that_comes_again_waits_for_the_end_of_its_first_call():
+    """Its lock was lost with the connection while the handler ran."""
+    work = listed(concurrency=4, in_order=True)
+    work.take(delivered(1, key=b"ada"), 0.0, LOCK_S)
+    (first,) = begin_all(work)
+    work.lose([PLACE])
+    work.take([*delivered(1, key=b"ada", count=2), *delivered(2, key=b"bob")], 1.0, LOCK_S)
+
+    assert [task.record.offset for task in begin_all(work)] == [2]
+    assert work.finish(first, Succeeded(), 2.0) is None
+
+    assert [task.record.offset for task in begin_all(work)] == [1]
+
+
+def test_without_order_the_next_attempt_does_not_wait_for_a_call_that_takes_too_long():
+    work = listed(timeout_s=5.0)
+    work.take(delivered(1, key=b"ada"), 0.0, LOCK_S)
+    (hung,) = begin_all(work)
+
+    ((_, verdict),) = work.overdue(5.0)
+    work.settle(hung)
+    work.take(delivered(1, key=b"ada", count=2), 6.0, LOCK_S)
+
+    assert isinstance(verdict, GiveBack)
+    assert work.stuck(100.0) is None
+    assert len(begin_all(work)) == 1
+
+
+# ---- ends that could not be stored -----------------------------------------------------------------------
+
+
+def test_a_message_whose_end_could_not_be_stored_ends_without_another_call_when_it_comes_again():
+    work = listed()
+    work.take(delivered(1, count=3), 0.0, LOCK_S)
+    (task,) = begin_all(work)
+    task.work = Work()
+    task.work.write("out", b"made")
+    verdict = work.finish(task, Succeeded(), 1.0)
+
+    work.conclude_later(task, verdict)
+    ((again, how),) = work.take(delivered(1, count=4), 2.0, LOCK_S)
+
+    assert how == Succeeded()
+    assert [written.record.value for written in again.work.end()] == [b"made"]
+    assert begin_all(work) == []
+
+
+def test_a_message_that_the_group_was_set_back_to_is_handled_again():
+    work = listed()
+    work.take(delivered(1, count=2), 0.0, LOCK_S)
+    (task,) = begin_all(work)
+    work.conclude_later(task, work.finish(task, Succeeded(), 1.0))
+
+    assert work.take(delivered(1, count=1), 2.0, LOCK_S) == []
+    assert len(begin_all(work)) == 1
+    work.settle(work.find(PLACE, 1))
+    work.take(delivered(1, count=3), 3.0, LOCK_S)
+    assert len(begin_all(work)) == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -9,6 +10,8 @@ from collections import Counter
 import pytest
 
 import headwater as hw
+from headwater.record import Record
+from headwater.worker.letter import open_letter
 from support.servers import both_logs, wait_until
 from worker.running import (
     Mail,
@@ -29,7 +32,7 @@ SOON = {"jitter": False, "factor": 1}
 
 @pytest.fixture
 def topic(bootstrap):
-    return made(bootstrap, fresh())
+    return made(bootstrap, fresh(), retention_ms="-1")  # a test writes records of another year
 
 
 @pytest.fixture
@@ -163,7 +166,11 @@ def letters(bootstrap, group):
     return [(each.key(), each.value(), dict(each.headers())) for each in read(bootstrap, f"{group}.dead")]
 
 
-def test_a_poison_message_becomes_a_dead_letter_with_all_that_explains_it(bootstrap, topic, app, options):
+OWN = ("group", "topic", "partition", "offset", "timestamp", "attempts", "reason", "stack", "at")
+"""Names of headers that a user may choose, of which a letter has facts of its own."""
+
+
+def test_a_poison_message_becomes_a_dead_letter_that_has_all_of_it_and_why(bootstrap, topic, app, options):
     handled = []
 
     @app.worker("mails", retry=hw.backoff("10ms", attempts=3, **SOON), **options)
@@ -172,25 +179,31 @@ def test_a_poison_message_becomes_a_dead_letter_with_all_that_explains_it(bootst
             raise ValueError("thirteen")
         handled.append(mail.number)
 
-    produce(bootstrap, topic, b'{"number": 13}', key=b"k", partition=0, headers={"trace": b"t1"})
+    headers = [*((name, b"theirs") for name in OWN), ("twice", b"1"), ("twice", None)]
+    headers.append(("headwater-letter-reason", b"of an earlier letter"))
+    at_ms = 1_600_000_000_000
+    produce(bootstrap, topic, b'{"number": 13}', key=b"k", partition=0, headers=headers, timestamp=at_ms)
     numbers(bootstrap, topic, 1, 2)
     with running(bootstrap, app) as loop:
         wait_until(lambda: loop.counts.dead == 1)
         wait_empty(loop)
     assert sorted(handled) == [1, 2]
-    ((key, value, headers),) = letters(bootstrap, options["group"])
-    assert (key, value) == (b"k", b'{"number": 13}')
-    assert headers.pop("stack").endswith(b', in send: raise ValueError("thirteen")')
-    assert headers.pop("at").startswith(b"20")
-    assert int(headers.pop("timestamp")) > 1_600_000_000_000
-    assert headers == {
-        "trace": b"t1",
-        "group": options["group"].encode(),
-        "topic": topic.encode(),
-        "partition": b"0",
-        "offset": b"0",
-        "attempts": b"3",
-        "reason": b"ValueError: thirteen",
+    (record,) = read(bootstrap, f"{options['group']}.dead")
+    assert record.timestamp()[1] == at_ms
+    message, facts = open_letter(
+        Record(record.key(), record.value(), tuple(record.headers()), record.timestamp()[1])
+    )
+    assert (message.key, message.value) == (b"k", b'{"number": 13}')
+    assert message.headers == tuple(headers)
+    assert facts.pop("stack").endswith(', in send: raise ValueError("thirteen")')
+    assert facts.pop("at").startswith("20")
+    assert facts == {
+        "group": options["group"],
+        "topic": topic,
+        "partition": "0",
+        "offset": "0",
+        "attempts": "3",
+        "reason": "ValueError: thirteen",
     }
 
 
@@ -210,7 +223,8 @@ def test_a_message_that_is_rejected_or_does_not_fit_its_type_is_a_dead_letter_at
         wait_empty(loop)
     assert calls == [1]
     reasons = {
-        headers["offset"]: headers["reason"].decode() for *_, headers in letters(bootstrap, options["group"])
+        headers["headwater-letter-offset"]: headers["headwater-letter-reason"].decode()
+        for *_, headers in letters(bootstrap, options["group"])
     }
     assert reasons[b"0"] == "RejectError: no such address"
     assert reasons[b"1"].startswith("invalid: field 'number': got \"one\"")
@@ -265,7 +279,9 @@ def test_a_record_that_cannot_be_written_is_a_failure_of_the_handler(bootstrap, 
     with running(bootstrap, app) as loop:
         wait_until(lambda: loop.counts.dead == 1)
     ((*_, headers),) = letters(bootstrap, options["group"])
-    assert headers["reason"].startswith(b"UsageError: a record cannot be written to 'mails'; got int")
+    assert headers["headwater-letter-reason"].startswith(
+        b"UsageError: a record cannot be written to 'mails'; got int"
+    )
 
 
 def test_a_record_that_the_log_refuses_makes_a_dead_letter_of_its_message_alone(
@@ -275,7 +291,8 @@ def test_a_record_that_the_log_refuses_makes_a_dead_letter_of_its_message_alone(
 
     @app.worker("mails", **options)
     def send(mail, ctx):
-        ctx.write(small, bytes(100_000) if mail.number == 1 else b"fits")
+        # Random, because zeros fit once they are compressed.
+        ctx.write(small, os.urandom(100_000) if mail.number == 1 else b"fits")
 
     numbers(bootstrap, topic, 0, 1, 2, 3)
     with running(bootstrap, app) as loop:
@@ -284,7 +301,24 @@ def test_a_record_that_the_log_refuses_makes_a_dead_letter_of_its_message_alone(
     assert [each.value() for each in read(bootstrap, small)] == [b"fits"] * 3
     ((_, value, headers),) = letters(bootstrap, options["group"])
     assert value == b'{"number": 1, "to": ""}'
-    assert b"cannot be stored" in headers["reason"]
+    assert b"cannot be stored" in headers["headwater-letter-reason"]
+
+
+def test_records_of_a_message_that_fit_one_by_one_are_written_though_together_they_would_not(
+    bootstrap, topic, app, options
+):
+    small = made(bootstrap, f"{topic}-small", max_message_bytes="2000")
+
+    @app.worker("mails", **options)
+    def send(mail, ctx):
+        for _ in range(3):
+            ctx.write(small, os.urandom(1_500), key="k")
+
+    numbers(bootstrap, topic, 0, 1)
+    with running(bootstrap, app) as loop:
+        wait_until(lambda: loop.counts.handled == 2)
+        wait_empty(loop)
+    assert [len(each.value()) for each in read(bootstrap, small)] == [1_500] * 6
 
 
 def test_what_a_handler_returns_is_ignored_with_one_warning(bootstrap, topic, app, options, caplog):

@@ -39,7 +39,7 @@ def test_a_handler_that_hangs_is_replaced_and_its_message_goes_to_another_attemp
 ):
     release, seen = threading.Event(), []
 
-    @app.worker("mails", concurrency=1, timeout="500 milliseconds", retry=hw.backoff("50ms"), **options)
+    @app.worker("mails", concurrency=1, timeout="3 seconds", retry=hw.backoff("50ms"), **options)
     def send(mail, ctx):
         seen.append((mail.number, ctx.attempt))
         if ctx.attempt == 1 and mail.number == 0:
@@ -53,7 +53,7 @@ def test_a_handler_that_hangs_is_replaced_and_its_message_goes_to_another_attemp
         wait_empty(loop)
         release.set()
     assert sorted(seen) == [(0, 1), (0, 2), (1, 1)]
-    assert any("runs for more than 0.5 s; it is given up" in each.getMessage() for each in caplog.records)
+    assert any("runs for more than 3 s; it is given up" in each.getMessage() for each in caplog.records)
 
 
 def test_what_a_handler_writes_after_its_time_is_over_is_never_there(bootstrap, topic, app, options):
@@ -119,13 +119,13 @@ def test_a_handler_that_runs_longer_than_its_lock_keeps_its_message(bootstrap, t
     @app.worker("mails", timeout="20 seconds", concurrency=2, **options)
     def send(mail):
         seen[mail.number] += 1
-        time.sleep(2.5)
+        time.sleep(6)
 
-    numbers(bootstrap, topic, 1, 2, 3)
-    with running(bootstrap, app, lock_s_max=1.0) as loop:
-        wait_until(lambda: loop.counts.handled == 3)
+    numbers(bootstrap, topic, 1, 2)
+    with running(bootstrap, app, lock_s_max=3.0) as loop:
+        wait_until(lambda: loop.counts.handled == 2)
         wait_empty(loop)
-    assert seen == {1: 1, 2: 1, 3: 1}
+    assert seen == {1: 1, 2: 1}
 
 
 # ---- order ---------------------------------------------------------------------------------------------
@@ -275,33 +275,29 @@ def test_what_a_killed_process_held_is_handled_by_another_one_at_once(
     begun = time.monotonic()
     launched(file(pause=0), "first")
     wait_until(lambda: values(bootstrap, f"{topic}-middle"), what="the message in the next topic")
-    assert time.monotonic() - begun < 25, "its lock would have ended after 60 s"
+    assert time.monotonic() - begun < 40, "its lock had at least as many seconds left: it was released"
 
 
 def test_a_chain_of_two_workers_is_exactly_once_in_effect_though_both_are_killed_twice(
     bootstrap, topic, file, launched
 ):
-    count = 400
-    path = file(pause=0.01)
-    sender = Producer({"bootstrap.servers": bootstrap})
-    for number in range(count):
-        sender.produce(topic, b'{"number":%d,"to":"k%d"}' % (number, number % 7), b"k%d" % (number % 7))
-    assert sender.flush(60) == 0
-    expected = Counter(b'{"number":%d,"to":"k%d"}' % (number, number % 7) for number in range(count))
-    process, kills, seen = launched(path), 0, 0
-    while sum(values(bootstrap, f"{topic}-end").values()) < count:
-        now = sum(values(bootstrap, f"{topic}-end").values())
-        assert process.poll() is None
-        if now >= seen + 100 and kills < 2:
-            seen, kills = now, kills + 1
+    count, path = 600, file(pause=0.02)
+    expected = [b'{"number":%d,"to":"k%d"}' % (number, number % 7) for number in range(count)]
+    sender, process = Producer({"bootstrap.servers": bootstrap}), launched(path)
+    for first in (0, 150, 300, 450):
+        for number in range(first, first + 150):
+            sender.produce(topic, expected[number], b"k%d" % (number % 7))
+        assert sender.flush(60) == 0
+        enough = first + 30
+        wait_until(lambda enough=enough: values(bootstrap, f"{topic}-end").total() >= enough, what="progress")
+        if first in {150, 300}:
             process.send_signal(signal.SIGKILL)
             process.wait()
             process = launched(path)
-        time.sleep(0.05)
+    wait_until(lambda: len(values(bootstrap, f"{topic}-end")) == count, what="all messages")
     process.terminate()
-    assert process.wait(60) == 0
-    assert kills == 2
-    assert values(bootstrap, f"{topic}-end") == expected
+    assert process.wait(60) == 0, path.with_name("worker.log").read_text()[-3_000:]
+    assert values(bootstrap, f"{topic}-end") == Counter(expected)
     assert not values(bootstrap, f"{topic}.first.dead")
     assert not values(bootstrap, f"{topic}.second.dead")
 
@@ -323,7 +319,8 @@ def test_a_broker_that_is_killed_in_the_middle_loses_and_doubles_nothing_that_is
             wait_until(lambda part=part: loop.counts.handled >= part)
             own_broker.end(signal.SIGKILL)
             own_broker.start()
-        wait_until(lambda: loop.lag_records == 0 and loop.counts.handled >= 290, what="all messages handled")
+        wait_until(lambda: len(values(bootstrap, "killed-out")) == 300, what="all messages handled")
+        wait_empty(loop)
         assert loop.counts.dead == 0
     assert values(bootstrap, "killed-out") == Counter(b'{"number":%d,"to":""}' % n for n in range(300))
 

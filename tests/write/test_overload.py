@@ -144,13 +144,13 @@ def test_every_record_is_sent_or_shed_and_named_and_the_least_important_go_first
     names = list(Client(bootstrap).read([f"{topic}.shed"]))
     shed = [int(name.key()[1:]) for name in names]
     assert Counter(sent + shed) == Counter(range(1000))
-    told = [msgspec.json.decode(name.value()) for name in names]
-    assert {frozenset(each) for each in told} == {frozenset({"key", "priority", "reason", "at_ms"})}
+    notices = [msgspec.json.decode(name.value()) for name in names]
+    assert {frozenset(each) for each in notices} == {frozenset({"key", "priority", "reason", "at_ms"})}
     assert all(
-        each["key"] == f"k{n}" and each["priority"] == n % 3 for n, each in zip(shed, told, strict=True)
+        each["key"] == f"k{n}" and each["priority"] == n % 3 for n, each in zip(shed, notices, strict=True)
     )
-    assert Counter(each["reason"] for each in told) == {"full": 880, "old": 60}
-    # Behind the burst, for which there was room, only the most important have come into the queue.
+    assert Counter(notice["reason"] for notice in notices) == {"full": 880, "old": 60}
+    # After the burst, for which there was room, only the most important have come into the queue.
     assert {n % 3 for n in sent if n >= 20} == {2}
 
 
@@ -184,7 +184,7 @@ def test_a_record_that_cannot_be_named_is_not_shed_but_fails(own_broker):
         assert writer.counts().failed == 7
 
 
-def test_what_is_wrong_with_the_declaration_is_said(bootstrap, topic, tmp_path):
+def test_a_wrong_declaration_is_refused(bootstrap, topic, tmp_path):
     with pytest.raises(hw.UsageError, match="full is wrong; got 'drop'; expected 'block', 'spill' or 'shed'"):
         hw.Writer(bootstrap, full="drop")
     with pytest.raises(hw.UsageError, match="needs a name"):
@@ -220,7 +220,7 @@ def test_what_does_not_fit_waits_in_a_file_and_is_sent_in_order(bootstrap, topic
     assert_in_order(bootstrap, topic, 310)
 
 
-def test_a_log_that_stands_still_fills_the_file_and_then_blocks(own_broker, tmp_path):
+def test_a_log_that_does_not_answer_fills_the_file_and_then_blocks(own_broker, tmp_path):
     Client(own_broker.bootstrap).ensure_topics(["orders"], 2)
     settings = {"full": "spill", "name": "till", "folder": tmp_path, "queue": 10, "wait": 0.5}
     with hw.Writer(own_broker.bootstrap, **settings, spill_bytes=10_000) as writer:

@@ -50,7 +50,7 @@ def records(bootstrap, topic):
 
 
 @both_logs
-def test_a_position_is_behind_the_last_record_of_each_partition_and_in_no_other(bootstrap, writer, topic):
+def test_a_position_is_after_the_last_record_of_each_partition_and_in_no_other(bootstrap, writer, topic):
     first = writer.send(topic, [b"a", b"b"], key="one")
     ((partition, offset),) = first.of(topic).items()
     assert offset == 2
@@ -124,6 +124,6 @@ def test_threads_share_a_writer_and_each_learns_where_its_own_records_are(bootst
         assert position.of(topic) == {partition: offset + 1}
 
 
-def test_a_partitioner_chooses_and_the_position_tells(bootstrap, topic):
+def test_a_partitioner_chooses_and_the_position_shows_it(bootstrap, topic):
     with hw.Writer(bootstrap, partitioner=lambda _key, count: count - 1) as writer:
         assert writer.send(topic, [b"a", b"b"]) == hw.Position({topic: {2: 2}})

@@ -21,13 +21,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headwater.capture.source import Record
+from headwater.capture.source import EventContext, Record
 
 __all__ = [
     "NULL",
     "UNAVAILABLE",
     "UNAVAILABLE_BYTES",
-    "EventContext",
     "Hole",
     "base64",
     "block",
@@ -161,18 +160,6 @@ def value(before: str, after: str, source: str, op: str, created: str) -> bytes:
     """The value of one event; all arguments are pieces, ``created`` is a `stamp`."""
     text = f'{{"before":{before},"after":{after},"source":{source},"transaction":null,"op":"{op}",{created}}}'
     return text.encode("latin-1")
-
-
-class EventContext(NamedTuple):
-    """What the events of several rows have in common."""
-
-    topic: str
-    source: str
-    """The piece of the source block."""
-    created: str
-    """A `stamp`."""
-    at_ms: int
-    """When the rows were committed."""
 
 
 def create_event(context: EventContext, key: str | None, after: str, op: str = "c") -> Record:

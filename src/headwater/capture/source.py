@@ -6,15 +6,13 @@ database is never divided: a reader of the topics sees all of it or none of it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, overload, runtime_checkable
+from typing import NamedTuple, Protocol, overload, runtime_checkable
 
 from headwater.capture.messages import Command, Notice
 
-if TYPE_CHECKING:
-    from headwater.capture.envelope import EventContext
-
 __all__ = [
     "Columns",
+    "EventContext",
     "Part",
     "Partial",
     "Progress",
@@ -95,6 +93,18 @@ class Columns(Sequence[Record]):
         return Record(self.topic, self.keys[at], self.values[at], self.committed_ms)
 
 
+class EventContext(NamedTuple):
+    """What the events of several rows have in common."""
+
+    topic: str
+    source: str
+    """The piece of the source block."""
+    created: str
+    """A `stamp` of the envelope."""
+    at_ms: int
+    """When the rows were committed."""
+
+
 class Part(NamedTuple):
     """Some records in the order of their commits, and the position after them."""
 
@@ -102,7 +112,7 @@ class Part(NamedTuple):
     position: str | None
     """The position from which `Source.read` continues; None inside a transaction or inside a table's
     snapshot."""
-    emptied: "tuple[EventContext, ...]" = ()
+    emptied: tuple[EventContext, ...] = ()
     """The contexts of truncates with which a new snapshot begins: rows of the topic that it does not have get
     deleted."""
     truncated: bool = False

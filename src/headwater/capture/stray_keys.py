@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headwater.capture.envelope import NULL, EventContext, delete_events
-from headwater.capture.source import Record
+from headwater.capture.envelope import NULL, delete_events
+from headwater.capture.source import EventContext, Record
 
 __all__ = ["Ghosts", "delete_key", "key_values"]
 

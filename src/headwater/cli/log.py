@@ -5,10 +5,9 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.table import Table
 
 from headwater.access import Access
-from headwater.cli.options import LogAddress, examples, print_table, settings_for
+from headwater.cli.options import LogAddress, examples, print_rows, settings_for
 from headwater.errors import UsageError
 
 __all__ = ["add_commands"]
@@ -20,16 +19,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per 
 
 def _access(log: str | None) -> Access:
     return settings_for(log).access
-
-
-def _print_table(columns: list[str], rows: list[list[object]], *, right: int = 1) -> None:
-    """Prints a table whose columns from ``right`` on are numbers."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i >= right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row])
-    print_table(table)
 
 
 topic = typer.Typer(
@@ -89,7 +78,7 @@ def topic_list(*, log: LogAddress = None) -> None:
         [name, count, sum(end for (topic, _), end in ends.items() if topic == name)]
         for name, count in sorted(partitions.items())
     ]
-    _print_table(["topic", "partitions", "end offsets"], rows)
+    print_rows(["topic", "partitions", "end offsets"], rows)
 
 
 @topic.command("show", epilog=examples("headwater topic show orders"))
@@ -104,7 +93,7 @@ def topic_show(name: TopicName, *, log: LogAddress = None) -> None:
         [p.index, p.start, p.end, p.records, f"{p.records / max(shape.records, 1):.1%}"]
         for p in shape.partitions
     ]
-    _print_table(["partition", "start", "end", "records", "share"], rows, right=0)
+    print_rows(["partition", "start", "end", "records", "share"], rows, right=0)
     if len(shape.partitions) > 1 and shape.records:
         typer.echo(f"skew: the largest partition has {shape.skew:.2f} times the mean")
 
@@ -138,11 +127,13 @@ def topic_delete(
     log: LogAddress = None,
 ) -> None:
     """Delete a topic with all its records."""
-    from headwater.operate.log.topic import delete
+    from headwater.operate.log.topic import delete, partition_count
 
+    access = _access(log)
+    partition_count(access, name)
     if not yes:
         typer.confirm(f"Delete {name} and all its records?", abort=True)
-    delete(_access(log), name)
+    delete(access, name)
     typer.echo(f"deleted {name}")
 
 
@@ -227,7 +218,7 @@ def group_list(*, log: LogAddress = None) -> None:
     """List all consumer groups and their state."""
     from headwater.operate.log.group import groups
 
-    _print_table(["group", "state"], [[one.name, one.state] for one in groups(_access(log))], right=2)
+    print_rows(["group", "state"], [[one.name, one.state] for one in groups(_access(log))], right=2)
 
 
 @group.command(
@@ -251,7 +242,7 @@ def group_reset(
     from headwater.operate.log.replay import parse_point, reset
 
     moves = reset(_access(log), name, topic, parse_point(to), dry_run=dry_run)
-    _print_table(
+    print_rows(
         ["partition", "from", "to"],
         [[m.partition, m.committed if m.committed >= 0 else "none", m.target] for m in moves],
         right=0,
@@ -315,7 +306,7 @@ def lag(
         for one in found
     ]
     columns = ["group", "topic", "partition", "committed", "end", "records", "lag", "lost in"]
-    _print_table(columns, rows, right=2)
+    print_rows(columns, rows, right=2)
     for one in found:
         place = f"{one.topic}-{one.partition}"
         if one.missed:
@@ -352,7 +343,7 @@ def ledger(
             [account.topic, account.consumer, *(getattr(account, term) for term in shown)]
             for account in found
         ]
-        _print_table(["topic", "consumer", *shown], rows, right=2)
+        print_rows(["topic", "consumer", *shown], rows, right=2)
     faults = [account.fault for account in found if account.fault]
     for fault in faults:
         typer.echo(f"does not add up: {fault}", err=True)

@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 from headwater.cli.capture import capture
 from headwater.cli.log import add_commands
 from headwater.cli.options import AppFile, examples
+from headwater.cli.queue import queue
 from headwater.cli.sink import sink
 from headwater.cli.status import add_status
 from headwater.cli.view import view
@@ -72,6 +73,7 @@ cli = typer.Typer(
 )
 cli.add_typer(sink, name="sink")
 cli.add_typer(worker, name="worker")
+cli.add_typer(queue, name="queue")
 cli.add_typer(view, name="view")
 cli.add_typer(capture, name="capture")
 
@@ -147,7 +149,7 @@ def init(
 
     app, test = write(folder)
     typer.echo(f"wrote {app} and {test}; next:")
-    for line in (f"headwater graph {app}", f"pytest {test}", f"headwater up {app}"):
+    for line in (f"headwater graph {app}", f"pip install pytest && pytest {test}", f"headwater up {app}"):
         typer.echo(f"  {line}")
 
 
@@ -274,6 +276,7 @@ def doctor(
     from headwater.declare.app import App
     from headwater.operate.machine.doctor import report
 
+    declared = None if app is None else App.load(str(app)).graph()
     if prepare:
         from headwater.operate.machine import keep_classes
         from headwater.pipeline.spark import jars, java_classes
@@ -281,7 +284,7 @@ def doctor(
         jars.ensure(progress=typer.echo)
         java_classes.ensure(progress=typer.echo)
         typer.echo(f"Spark's classes are archived in {keep_classes.keep()}")
-    raise typer.Exit(report(None if app is None else App.load(str(app)).graph()))
+    raise typer.Exit(report(declared))
 
 
 @cli.command(hidden=True)

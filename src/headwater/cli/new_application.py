@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from headwater.errors import UsageError
+from headwater.durable import make_folder
+from headwater.errors import StorageError, UsageError
 
 __all__ = ["APP", "TEST", "write"]
 
@@ -52,11 +53,18 @@ FILES = {"app.py": APP, "test_app.py": TEST}
 
 
 def write(folder: Path) -> list[Path]:
-    """Writes the files of a new application; UsageError if one of them exists."""
+    """Writes the files of a new application. UsageError if one of them exists, or the folder is a file."""
+    make_folder(folder)
     for name in FILES:
         if (folder / name).exists():
             raise UsageError(f"{folder / name} exists already", hint="headwater init FOLDER writes elsewhere")
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():
-        (folder / name).write_text(text)
+        try:
+            (folder / name).write_text(text)
+        except OSError as error:
+            raise StorageError(
+                f"{folder / name} cannot be written",
+                got=error.strerror or str(error),
+                hint="headwater init FOLDER writes elsewhere",
+            ) from error
     return [folder / name for name in FILES]

@@ -2,17 +2,19 @@
 
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from headwater.config import Settings, load
 from headwater.errors import UsageError
 
-__all__ = ["AppFile", "LogAddress", "examples", "print_table", "settings_for"]
+__all__ = ["AppFile", "LogAddress", "examples", "print_rows", "print_table", "settings_for"]
 
 PIPE_WIDTH = 10_000
 
@@ -59,6 +61,22 @@ def print_table(table: Table) -> None:
     """Prints a table. Only a terminal has a width: in a pipe no name is broken."""
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     Console(width=PIPE_WIDTH if piped else None).print(table, soft_wrap=False)
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: int = 1) -> None:
+    """Prints a table whose columns from ``right`` on are numbers; what is not known is a dash."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i >= right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    print_table(table)
+
+
+def _cell(content: object) -> str:
+    if content is None:
+        return "-"
+    return escape(f"{content:,}" if isinstance(content, int) else str(content))
 
 
 def examples(*lines: str) -> str:

@@ -68,7 +68,7 @@ def worker_pause(
         Path | None,
         typer.Argument(
             metavar="[APP.PY]",
-            help="The application file, to check the name.  [default: the name is not checked]",
+            help="The application file.  [default: any worker that has run with this data folder]",
             show_default=False,
         ),
     ] = None,
@@ -78,13 +78,14 @@ def worker_pause(
     from headwater.health.pauses import Pauses
     from headwater.worker.workers import KIND
 
-    if app is not None:
-        declared = App.load(str(app)).graph().workers
-        if name not in declared:
-            raise UsageError(
-                f"there is no worker {name!r} in {app}", hint=f"workers are: {', '.join(declared) or 'none'}"
-            )
-    Pauses(load().data, KIND).pause(name)
+    pauses = Pauses(load().data, KIND)
+    workers = list(App.load(str(app)).graph().workers) if app is not None else pauses.seen()
+    if name not in workers:
+        where = f"in {app}" if app is not None else "that has run with this data folder"
+        raise UsageError(
+            f"there is no worker {name!r} {where}", hint=f"workers are: {', '.join(workers) or 'none yet'}"
+        )
+    pauses.pause(name)
     typer.echo(f"worker {name} is paused until: headwater worker resume {name}")
 
 

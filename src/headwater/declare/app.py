@@ -85,7 +85,8 @@ class App:
         delays no other. Records are kept for ever, so that views can be rebuilt from all of them; with
         ``retention="30 days"`` for that long.
         """
-        spec = Stream(name, type, _names(key), time, delay, topic, pattern, idle, retention=retention)
+        names = _names(f"stream {name!r}", key)
+        spec = Stream(name, type, names, time, delay, topic, pattern, idle, retention=retention)
         self._streams.append(spec)
         return spec
 
@@ -108,7 +109,8 @@ class App:
         of its rows is ever late. ``envelope="debezium"`` reads topics of captures, ours or Debezium's:
         ``topic="shop.public.orders"``.
         """
-        spec = Stream(name, type, _names(key), time, delay, topic, idle=idle, table=True, envelope=envelope)
+        names = _names(f"table {name!r}", key)
+        spec = Stream(name, type, names, time, delay, topic, idle=idle, table=True, envelope=envelope)
         self._streams.append(spec)
         return spec
 
@@ -147,6 +149,8 @@ class App:
         `view`.
         """
         _check_options("sql", options, ["key", "name"], ViewOptions.__annotations__)
+        if not isinstance(query, str):
+            raise UsageError(f"view {name!r}: its query is not a text", got=repr(query), expected="SELECT …")
         inputs = options.get("inputs") or {table: table for table in tables(query, operators.__all__)}
         return self._view(name, key, dict(inputs), options, query=query)
 
@@ -157,15 +161,16 @@ class App:
         if pace is None:  # the app's pace is not for real-time views
             pace = self.pace if options.get("latency", "batch") == "batch" else ""
         fields: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
-        view = View(name, _names(key), **fields | {"inputs": inputs, "pace": pace} | definition)
+        names = _names(f"view {name!r}", key)
+        view = View(name, names, **fields | {"inputs": inputs, "pace": pace} | definition)
         self._views.append(view)
         return view
 
     def sink(self, source: Declared, target: "Target", *, name: str | None = None) -> Sink:
         """Keeps a store in sync with a stream, table or view: ``app.sink("revenue", hw.sink.Postgres(url))``.
 
-        ``name`` is the sink's name in commands, and its position is stored under it; the default is made of
-        the names of the source and of the kind of store.
+        ``name`` is the sink's name in commands, and its position is stored under it; the default consists
+        of the names of the source and of the kind of store.
         """
         source_name = source if isinstance(source, str) else source.name
         spec = Sink(name or f"{source_name}.{target.kind}", source_name, target)
@@ -193,7 +198,7 @@ class App:
 
         ``topic=`` names any other topic. A message is handled until the function returns; when it raises, it
         is tried again. The function takes the message, and if it has a second parameter an `hw.Work`. The
-        options are those of `WorkerOptions`: ``group``, ``concurrency``, ``order_by``, ``timeout``,
+        options are those of `WorkerOptions`: ``group``, ``concurrency``, ``order_by``, ``park``, ``timeout``,
         ``retry``. It can be called like before, in tests.
         """
         if callable(source) and not isinstance(source, View):
@@ -294,8 +299,14 @@ class App:
         return app
 
 
-def _names(key: Key) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)
+def _names(what: str, key: Key) -> tuple[str, ...]:
+    """The columns of a key. UsageError, naming ``what``, for anything but a name or several."""
+    names: Sequence[object] = (key,) if isinstance(key, str) else key
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UsageError(
+            f"{what}: key= is wrong", got=repr(key), expected="the name of a column, or a list of names"
+        )
+    return tuple(str(name) for name in names)
 
 
 def _check_options(method: str, options: Iterable[str], named: list[str], further: Iterable[str]) -> None:

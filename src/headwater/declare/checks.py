@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import CodeType
 
+import msgspec
+
 from headwater.declare.duration import DURATION, duration_us
 from headwater.declare.lateness import ARRIVAL, Late
 from headwater.declare.refusal import Refusal, refusal
@@ -17,6 +19,7 @@ __all__ = [
     "check_captures",
     "check_horizon",
     "check_inputs",
+    "check_kinds",
     "check_name",
     "check_names",
     "check_sinks",
@@ -43,7 +46,7 @@ WATERMARK = refusal(
 
 def check_name(kind: str, name: str, seen: set[str], hint: str = "choose another name") -> None:
     """UsageError for a name that topics cannot have, or that is in ``seen`` already. Adds it to ``seen``."""
-    if not NAME.fullmatch(name) or name in {".", ".."}:
+    if not isinstance(name, str) or not NAME.fullmatch(name) or name in {".", ".."}:
         raise UsageError(
             f"{kind} name {name!r} is not allowed",
             expected="1 to 200 letters, digits, '.', '_' or '-'",
@@ -51,6 +54,19 @@ def check_name(kind: str, name: str, seen: set[str], hint: str = "choose another
     if name in seen:
         raise UsageError(f"{kind} name {name!r} is already used", hint=hint)
     seen.add(name)
+
+
+def check_kinds(spec: Stream | View) -> None:
+    """UsageError for an argument that should be a text, or True or False, and is something else."""
+    for field in msgspec.structs.fields(spec):
+        value = getattr(spec, field.name)
+        expected = {str: "a text", str | None: "a text", bool: "True or False"}.get(field.type)
+        is_right = isinstance(value, bool) if field.type is bool else isinstance(value, str | None)
+        if expected is not None and not is_right:
+            argument = "topic" if field.name == "topic_name" else field.name
+            raise UsageError(
+                f"{_kind(spec)} {spec.name!r}: {argument}= is wrong", got=repr(value), expected=expected
+            )
 
 
 def check_names(specs: Iterable[Stream | View]) -> None:
@@ -250,14 +266,14 @@ def _check_rows(view: View, what: str) -> None:
         "append=True": view.append,
         "latency='realtime'": view.latency == "realtime",
     }
-    given = [argument for argument, is_given in others.items() if is_given]
-    if view.emit == "ready" and given:
+    arguments = [argument for argument, is_given in others.items() if is_given]
+    if view.emit == "ready" and arguments:
         raise UsageError(
-            f"{what}: emit='ready' cannot be combined with {given[0]}",
+            f"{what}: emit='ready' cannot be combined with {arguments[0]}",
             hint="with emit='ready' a row is published when it is complete, and then stays",
         )
-    if view.append and len(given) > 1:
-        (other,) = (argument for argument in given[:2] if argument != "append=True")
+    if view.append and len(arguments) > 1:
+        (other,) = (argument for argument in arguments[:2] if argument != "append=True")
         raise UsageError(
             f"{what}: append=True cannot be combined with {other}",
             hint="appended rows never change, and only views in batches can append them",

@@ -125,16 +125,16 @@ def field_type(event: type[msgspec.Struct], *, lenient: bool = False) -> FieldTy
 
 
 def _fields(fields: Sequence[inspect.Field], lenient: bool) -> tuple[FieldType, ...]:
-    found = []
+    field_types = []
     for field in fields:
         of_value = _of_value(field.type, lenient)
         required = field.required and not of_value.nullable
-        found.append(
+        field_types.append(
             msgspec.structs.replace(
                 of_value, name=field.encode_name, required=required, nullable=not required
             )
         )
-    return tuple(found)
+    return tuple(field_types)
 
 
 def _of_value(kind: inspect.Type, lenient: bool) -> FieldType:

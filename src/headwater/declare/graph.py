@@ -6,6 +6,7 @@ from headwater.declare.checks import (
     check_captures,
     check_horizon,
     check_inputs,
+    check_kinds,
     check_names,
     check_sinks,
     check_stream,
@@ -13,7 +14,7 @@ from headwater.declare.checks import (
     check_topics,
     check_view,
 )
-from headwater.declare.query.checks import check_query
+from headwater.declare.query.checks import check_query, check_sink_columns
 from headwater.declare.query.shape import Shape, shape_of
 from headwater.declare.schema import Column, Event
 from headwater.declare.spec import Capture, Sink, Stream, View, Worker
@@ -41,6 +42,10 @@ class Graph:
     ) -> None:
         self.name = name
         check_names([*streams, *views])
+        for stream in streams:
+            check_kinds(stream)
+        for view in views:
+            check_kinds(view)
         self.streams = {stream.name: stream for stream in streams}
         self.views = {view.name: view for view in views}
         self._fields: dict[str, tuple[Column, ...]] = {}
@@ -68,6 +73,8 @@ class Graph:
         for name, view in self.views.items():
             inputs = {parameter: shapes[source] for parameter, source in view.inputs.items()}
             shapes[name] = check_query(view, inputs)
+        for sink in self.sinks.values():
+            check_sink_columns(sink, shapes[sink.source], self.sources[sink.source].key)
 
     @property
     def sources(self) -> dict[str, Stream | View]:

@@ -181,10 +181,10 @@ def _day(text: str) -> date | None:
 
 
 def _fits_time(kind: FieldType, value: Any) -> bool:
-    found = TIME.fullmatch(value) if _is_text(value) else None
-    if found is None or (found[5] is None and not kind.lenient):
+    match = TIME.fullmatch(value) if _is_text(value) else None
+    if match is None or (match[5] is None and not kind.lenient):
         return False
-    day, hour, minute, second, _, sign, zone_hours, zone_minutes = found.groups()
+    day, hour, minute, second, _, sign, zone_hours, zone_minutes = match.groups()
     zone = 60 * int(zone_hours or 0) + int(zone_minutes or 0)
     if int(zone_minutes or 0) > 59 or zone > ZONE_MINUTES_MAX:
         return False

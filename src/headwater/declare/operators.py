@@ -212,9 +212,9 @@ def sessions(
 
     gap_us = event_rows.length_us("sessions", "gap", gap)
     event_rows.check_event_time("sessions", rows, time)
-    rows, asked = with_columns("sessions", rows, aggregates)
-    found = resolve("sessions", asked, rows.schema)
-    return apply.run(Sessions(key=column_names(key), time=time, gap_us=gap_us, aggregates=found), rows)
+    rows, calls = with_columns("sessions", rows, aggregates)
+    resolved = resolve("sessions", calls, rows.schema)
+    return apply.run(Sessions(key=column_names(key), time=time, gap_us=gap_us, aggregates=resolved), rows)
 
 
 @operator(never)
@@ -234,9 +234,9 @@ def sliding(
 
     size_us = event_rows.length_us("sliding", "size", size)
     event_rows.check_event_time("sliding", rows, time)
-    rows, asked = with_columns("sliding", rows, aggregates)
-    found = resolve("sliding", asked, rows.schema)
-    return apply.run(Sliding(key=column_names(key), time=time, size_us=size_us, aggregates=found), rows)
+    rows, calls = with_columns("sliding", rows, aggregates)
+    resolved = resolve("sliding", calls, rows.schema)
+    return apply.run(Sliding(key=column_names(key), time=time, size_us=size_us, aggregates=resolved), rows)
 
 
 @operator(never)
@@ -318,8 +318,8 @@ def valid(rows: "DataFrame | Table", *, since: str = "", until: str = "") -> "Ta
     A row is valid from the time in column ``since``, inclusive, to that in ``until``, exclusive.
 
     Rows are added and removed within a second of these times, although no record arrives then. A null, and a
-    column that is not given, is no bound. Each event of a stream is a row; rows of a table may also be
-    changed and removed.
+    column that is not given, does not limit the time. Each event of a stream is a row; rows of a table may
+    also be changed and removed.
     """
     from headwater.pipeline.tables import valid as valid_now
 

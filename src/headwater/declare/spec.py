@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-RESERVED = (".progress", ".late", ".failed", ".ledger", ".invalid", ".dead", ".shed", ".shadow")
+RESERVED = (".progress", ".late", ".failed", ".ledger", ".invalid", ".dead", ".parked", ".shed", ".shadow")
 """Endings of the further topics that Headwater writes for a view or stream."""
 VIEW_GROUP = "headwater."
 SINK_GROUP = "headwater.sink."
@@ -165,6 +165,11 @@ class WorkerOptions(TypedDict, total=False):
     """How many handlers run at once in a process: threads, or coroutines of an ``async def``. Default: 8."""
     order_by: Literal["", "key"]
     """``"key"``: one message of a key at a time, in their order, also when one fails."""
+    park: bool
+    """With ``order_by="key"``: after a dead letter the later messages of its key are dead letters too.
+
+    Their order is kept until the key is redriven. Default: False, the key continues without that message.
+    """
     timeout: str
     """A handler that runs longer has failed. Default: ``"1 minute"``."""
     retry: Backoff
@@ -184,6 +189,7 @@ class Worker(msgspec.Struct, frozen=True):
     group: str
     concurrency: int = 8
     order_by: Literal["", "key"] = ""
+    park: bool = False
     timeout: str = "1 minute"
     retry: Backoff = backoff("1s")
 

@@ -12,7 +12,7 @@ A table may be read as of the time of an event:
 
 import re
 from collections.abc import Collection, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from headwater.errors import UsageError
@@ -90,7 +90,7 @@ def travels(what: str, query: str) -> tuple[str, list[Travel]]:
 
     UsageError, naming ``what``, for a wrong one.
     """
-    found: list[Travel] = []
+    as_of_clauses: list[Travel] = []
     text, at = "", 0
     for match in TRAVEL.finditer(query):
         if match["table"] is None:
@@ -101,10 +101,12 @@ def travels(what: str, query: str) -> tuple[str, list[Travel]]:
                 f"{what}: AS OF takes the event time of a stream, as a column", got=got, expected=AS_OF
             )
         table = match["table"].strip("`")
-        found.append(Travel(f"{table.replace('.', '_')}__as_of_{len(found) + 1}", table, match["time"]))
-        text += query[at : match.start()] + f"`{found[-1].name}`"
+        as_of_clauses.append(
+            Travel(f"{table.replace('.', '_')}__as_of_{len(as_of_clauses) + 1}", table, match["time"])
+        )
+        text += query[at : match.start()] + f"`{as_of_clauses[-1].name}`"
         at = match.end()
-    return text + query[at:], found
+    return text + query[at:], as_of_clauses
 
 
 def expanded(query: str, operators: Collection[str]) -> tuple[str, list[Call]]:
@@ -143,11 +145,7 @@ def tables(query: str, operators: Collection[str] = ()) -> list[str]:
     text, calls = expanded(query, operators)
     streams = {call.name: call.streams for call in calls}
     tokens = list(_tokens(text))
-    common_tables = {
-        name.lower()
-        for (name, _), (word, _), (mark, _) in _triples(tokens)
-        if word.lower() == "as" and mark == "("
-    }
+    common_tables = set(_common_tables(tokens))
     sources = [streams.get(name, (name,)) for name in _sources(tokens) if name.lower() not in common_tables]
     return list(dict.fromkeys(chain.from_iterable(sources)))
 
@@ -161,8 +159,17 @@ def _tokens(query: str) -> Iterator[tuple[str, bool]]:
             yield match["word"] or match["mark"], False
 
 
-def _triples(tokens: list[tuple[str, bool]]) -> Iterator[tuple[tuple[str, bool], ...]]:
-    return zip(tokens, tokens[1:], tokens[2:], strict=False)
+def _common_tables(tokens: list[tuple[str, bool]]) -> Iterator[str]:
+    """The names before ``AS (``, also those with a list of columns: ``big (id, total) AS (``."""
+    for index, ((word, quoted), (mark, _)) in enumerate(pairwise(tokens)):
+        if quoted or word.lower() != "as" or mark != "(" or not index:
+            continue
+        name = index - 1
+        if tokens[name] == (")", False):
+            while name and tokens[name] != ("(", False):
+                name -= 1
+            name -= 1
+        yield tokens[name][0].lower()
 
 
 def _sources(tokens: list[tuple[str, bool]]) -> Iterator[str]:

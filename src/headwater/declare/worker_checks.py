@@ -145,6 +145,14 @@ def _check_options(worker: Worker, what: str) -> None:
         )
     if worker.order_by not in {"", "key"}:
         raise UsageError(f"{what}: order_by= is wrong", got=repr(worker.order_by), expected="'key', or none")
+    if not isinstance(worker.park, bool):
+        raise UsageError(f"{what}: park= is wrong", got=repr(worker.park), expected="True or False")
+    if worker.park and not worker.order_by:
+        raise UsageError(
+            f"{what}: park=True keeps the order of keys, which this worker does not",
+            got="no order_by=",
+            expected="order_by='key'",
+        )
     if not isinstance(worker.timeout, str) or not DURATION.fullmatch(worker.timeout):
         raise UsageError(
             f"{what}: timeout= is not a duration",

@@ -20,6 +20,7 @@ from headwater.demo.event import TOPICS
 from headwater.demo.page import Page
 from headwater.demo.report import Report, ViewReport
 from headwater.demo.tally import Figures
+from headwater.durable import make_folder
 from headwater.errors import HeadwaterError, MachineError, UsageError
 from headwater.follow.results import newest
 from headwater.node.node import Node, ensure_free
@@ -73,8 +74,8 @@ class Demo:
 
     def run(self) -> int:
         """Starts everything, runs the shop, and checks the numbers if the run has a time limit."""
-        java.require()
         folder = _folder(self._plan.data)
+        java.require()
         self._report.begin(self._plan.seed, self._plan.rate, self._plan.speed, folder)
         code = self._run(self._place(folder))
         if self._plan.data is None and code != WRONG:
@@ -253,7 +254,6 @@ def _folder(wanted: Path | None) -> Path:
     """The folder of the run: the given one, or a temporary one, which is kept only if a number is wrong."""
     if wanted is None:
         return Path(tempfile.mkdtemp(prefix="headwater-demo-"))
-    if wanted.exists() and any(wanted.iterdir()):
+    if any(make_folder(wanted).iterdir()):
         raise UsageError(f"data folder {wanted} is not empty", hint="the demo needs an empty folder")
-    wanted.mkdir(parents=True, exist_ok=True)
     return wanted.absolute()

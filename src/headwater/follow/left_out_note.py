@@ -28,5 +28,5 @@ class LeftOutNote(msgspec.Struct, frozen=True):
     @classmethod
     def read(cls, text: str) -> Self | None:
         """None if a text has another form."""
-        found = FORM.fullmatch(text)
-        return None if found is None else cls(int(found[3]), int(found[1]), int(found[2]))
+        match = FORM.fullmatch(text)
+        return None if match is None else cls(int(match[3]), int(match[1]), int(match[2]))

@@ -69,7 +69,9 @@ class History(msgspec.Struct, frozen=True):
             return None
         last = self.results[-1]
         topics = last.taken.values()
-        return LeftOut(last.late, sum(each.invalid for each in topics), sum(each.failed for each in topics))
+        return LeftOut(
+            last.late, sum(topic.invalid for topic in topics), sum(topic.failed for topic in topics)
+        )
 
     def covering(self, position: Position) -> Position | None:
         """The outputs of the first result that covers a position of the view's inputs.
@@ -132,19 +134,19 @@ def covering(histories: Histories, view: str, position: Position) -> Position | 
     position of other topics.
     """
     history = histories.get(view, History(view))
-    given = {name: offsets for name, offsets in position.offsets.items() if offsets}
-    if not history.views or not given.keys() - history.views:
+    by_topic = {name: offsets for name, offsets in position.offsets.items() if offsets}
+    if not history.views or not by_topic.keys() - history.views:
         return history.covering(position)
     direct = history.results[-1].inputs
     topics = sources(histories, view)
     if topics is None:
         return None
-    if foreign := given.keys() - topics:
+    if foreign := by_topic.keys() - topics:
         raise history.foreign(foreign, topics)
-    wanted = {name: dict(offsets) for name, offsets in given.items() if name in direct}
+    wanted = {name: dict(offsets) for name, offsets in by_topic.items() if name in direct}
     for upstream in history.views:
         names = sources(histories, upstream) or set()
-        part = Position({name: given[name] for name in given if name in names})
+        part = Position({name: by_topic[name] for name in by_topic if name in names})
         outputs = covering(histories, upstream, part)
         if outputs is None:
             return None

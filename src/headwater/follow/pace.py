@@ -1,4 +1,4 @@
-"""Pace: how far the followers of a view lag behind the end of its topic, asked of the log alone.
+"""Pace: the lag of the followers of a view, asked of the log alone.
 
 A view with ``pace="sink"`` waits before a batch while one of its followers lags too far, and its batches are
 small enough that no follower lags by more than the bound. Followers are sinks, and views that keep the pace

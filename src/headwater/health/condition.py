@@ -4,7 +4,7 @@
     running   it works
     paused    a command has paused it
     failing   it does not work, or has not yet worked long enough since; it is tried again by itself
-    stopped   it cannot continue until somebody acts; the error says how
+    stopped   it cannot continue until an operator acts; the error says how
     down      its process does not run
 
 A part is a process, a view, a sink, a worker or a capture. What watches it reports what it sees; this class
@@ -115,7 +115,7 @@ class Condition:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the part does not run, and waits for its next start or for somebody."""
+        """Whether the part does not run, and waits for its next start or for an operator."""
         return self._retry_at is not None or self.state is State.STOPPED
 
     def begin(self) -> None:
@@ -153,9 +153,9 @@ class Condition:
         self._move(State.FAILING)
 
     def end(self, why: str, *, heals: bool = True, slowly: bool = False) -> None:
-        """The part has ended. It is started again after a pause, or never if only somebody can help.
+        """The part has ended. It is started again after a pause, or never if only an operator can help.
 
-        ``slowly``: only somebody can help, who gives no sign of it. It is tried at the longest pauses.
+        ``slowly``: only an operator can help, who gives no sign of it. It is tried at the longest pauses.
         """
         if self._works_since is not None and self._clock.monotonic() - self._works_since >= self._steady_s:
             self.failures = 0

@@ -52,10 +52,10 @@ class Report(msgspec.Struct, frozen=True):
 
         ``log`` and ``console`` are the log and the console, also if a view has such a name.
         """
-        found = tuple(part for part in self.parts if name == part.kind == part.name) or tuple(
+        matching = tuple(part for part in self.parts if name == part.kind == part.name) or tuple(
             part for part in self.parts if name in {part.name, f"{part.kind} {part.name}"}
         )
-        return Report.of(found) if found else None
+        return Report.of(matching) if matching else None
 
 
 def read(folder: Path, clock: Clock | None = None, *, own: Board | None = None) -> Report:
@@ -64,12 +64,12 @@ def read(folder: Path, clock: Clock | None = None, *, own: Board | None = None) 
     ``own``: what ``headwater up`` itself says, whose file may be old on a disk without room.
     """
     now_ms = (clock or SystemClock()).now_ms()
-    found = boards(folder)
-    up = own or found.get(UP)
+    by_name = boards(folder)
+    up = own or by_name.get(UP)
     if up is not None and up.is_fresh(now_ms):
-        parts = list(_supervised(up, found, now_ms))
+        parts = list(_supervised(up, by_name, now_ms))
     else:
-        single = [board for name, board in found.items() if name != UP and board.is_fresh(now_ms)]
+        single = [board for name, board in by_name.items() if name != UP and board.is_fresh(now_ms)]
         parts = [part for board in single for part in board.parts]
         parts += _left_down(up, {(part.kind, part.name) for part in parts}, now_ms)
     if not parts:
@@ -77,7 +77,7 @@ def read(folder: Path, clock: Clock | None = None, *, own: Board | None = None) 
     return Report.of(tuple(sorted(parts, key=lambda part: (KINDS.index(part.kind), part.name))))
 
 
-def _supervised(up: Board, found: Mapping[str, Board], now_ms: int) -> Iterator[PartStatus]:
+def _supervised(up: Board, by_name: Mapping[str, Board], now_ms: int) -> Iterator[PartStatus]:
     """The parts of an application under ``headwater up``."""
     for process in up.parts:
         members = up.members.get(process.name)
@@ -85,31 +85,32 @@ def _supervised(up: Board, found: Mapping[str, Board], now_ms: int) -> Iterator[
             if process.kind in KINDS:
                 yield process
             continue
-        board = found.get(process.name)
-        known = {(part.kind, part.name): part for part in board.parts} if board else {}
+        board = by_name.get(process.name)
+        parts_by_key = {(part.kind, part.name): part for part in board.parts} if board else {}
         keys = members
         if board is not None and process.state is State.RUNNING and board.is_fresh(now_ms):
-            keys = list(known)  # it may have been started again with another version of the application
+            # It may have been started again with another version of the application.
+            keys = list(parts_by_key)
         for kind, name in keys:
-            yield _member(process, board, known.get((kind, name)), (kind, name), now_ms)
+            yield _member(process, board, parts_by_key.get((kind, name)), (kind, name), now_ms)
 
 
 def _member(
-    process: PartStatus, board: Board | None, known: PartStatus | None, key: tuple[str, str], now_ms: int
+    process: PartStatus, board: Board | None, member: PartStatus | None, key: tuple[str, str], now_ms: int
 ) -> PartStatus:
     """One part of a process: as it says itself, if the process works and has said something."""
     kind, name = key
     started = PartStatus(kind, name, State.STARTING, process.since_ms)
-    if known is not None:
-        lags = {"lag_records": known.lag_records, "lag_ms": known.lag_ms, "work": known.work}
+    if member is not None:
+        lags = {"lag_records": member.lag_records, "lag_ms": member.lag_ms, "work": member.work}
         started = msgspec.structs.replace(started, **lags)
     if process.state is not State.RUNNING:
-        if known is not None and known.state is State.STOPPED:
-            return known
+        if member is not None and member.state is State.STOPPED:
+            return member
         lags = {"lag_records": started.lag_records, "lag_ms": started.lag_ms}
         return msgspec.structs.replace(process, kind=kind, name=name, **lags)
-    if board is not None and known is not None and board.is_fresh(now_ms):
-        return known
+    if board is not None and member is not None and board.is_fresh(now_ms):
+        return _with_ends(member, process)
     said_ms = board.written_ms if board is not None and board.is_alive else process.since_ms
     if abs(now_ms - said_ms) <= STALE_MS:
         return started
@@ -117,6 +118,14 @@ def _member(
     return msgspec.structs.replace(
         started, state=State.FAILING, since_ms=said_ms, error=SILENT, error_ms=said_ms + STALE_MS
     )
+
+
+def _with_ends(member: PartStatus, process: PartStatus) -> PartStatus:
+    """A part that works, with what its process has been through, of which the new process knows nothing."""
+    restarts = member.restarts + process.restarts
+    if member.error or not process.error:
+        return msgspec.structs.replace(member, restarts=restarts)
+    return msgspec.structs.replace(member, restarts=restarts, error=process.error, error_ms=process.error_ms)
 
 
 def _left_down(up: Board | None, running: set[tuple[str, str]], now_ms: int) -> Iterator[PartStatus]:
@@ -143,9 +152,9 @@ def _left_down(up: Board | None, running: set[tuple[str, str]], now_ms: int) -> 
 
 def news(before: Report, after: Report) -> Iterator[str]:
     """A line for each part that has ended, was restarted, or has recovered between two reports."""
-    known = {(part.kind, part.name): part for part in before.parts}
+    before_by_key = {(part.kind, part.name): part for part in before.parts}
     for part in after.parts:
-        was = known.get((part.kind, part.name))
+        was = before_by_key.get((part.kind, part.name))
         line = _line(was, part)
         if line:
             title = part.name if part.kind == part.name else f"{part.kind} {part.name}"

@@ -25,7 +25,7 @@ def say(delivery: Delivery, board: BoardFile, over: threading.Event) -> None:
 
 
 def judge(delivery: Delivery, condition: Condition) -> None:
-    """Tells the condition whether view tables can be written."""
+    """Reports to the condition whether view tables can be written."""
     trouble = delivery.trouble()
     if trouble:
         condition.fail(trouble)

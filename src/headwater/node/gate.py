@@ -3,8 +3,8 @@
     run/plans.checked      the pipeline has planned every view since its start
     run/PART-NAME.begun    a capture or sink that has been let through, and a hash of its declaration
 
-So an application that only planning can refuse leaves no slot, no trigger, no table and no topic behind. A
-part that has run here before touches nothing new: it is let through at once, also while Spark cannot start.
+So an application that only planning can refuse leaves no slot, no trigger, no table and no topic. A part
+that has run here before touches nothing new: it is let through at once, also while Spark cannot start.
 """
 
 import contextlib

@@ -35,6 +35,7 @@ from headwater.health.report import read
 from headwater.node import console_board
 from headwater.node.console_board import CONSOLE
 from headwater.node.gate import Gate
+from headwater.node.queue_reader import queue_reader
 from headwater.node.supervisor import Part, Supervisor
 from headwater.view.hub import Hub
 from headwater.view.results import ViewProgress
@@ -226,6 +227,7 @@ def serve_console(settings: Settings, info: Info, *, connections_max: int = CONN
             reach,
             lambda: info,
             lambda: read(settings.data),
+            queues=queue_reader(settings.access),
             names=names,
             token=settings.console_token,
         ),

@@ -157,8 +157,8 @@ class Supervisor:
 
     def restarts(self) -> dict[str, int]:
         """The number of restarts of each child that was restarted."""
-        found = {name: child.condition.restarts for name, child in self._children.items()}
-        return {name: count for name, count in found.items() if count}
+        restarts = {name: child.condition.restarts for name, child in self._children.items()}
+        return {name: count for name, count in restarts.items() if count}
 
     def exit_code(self, name: str) -> int | None:
         """The exit code of a child without restart; None while it runs."""

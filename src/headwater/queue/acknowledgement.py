@@ -10,7 +10,7 @@ from headwater.queue.run import DeliveryState
 from headwater.queue.runs import Runs
 from headwater.queue.share_config import ShareConfig
 
-__all__ = ["AckBatch", "AckType", "check_batches", "check_held"]
+__all__ = ["AckBatch", "AckType", "check_batches", "check_held", "check_pledge"]
 
 DELAY_S_MAX = 366 * 86_400
 """A year: the longest delay of a release."""
@@ -100,6 +100,21 @@ def check_held(runs: Runs, member: str, batch: AckBatch, config: ShareConfig) ->
                 holder = "another member" if run.member else "no member"
                 what = f"offsets {run.first} to {run.last} are held by {holder}"
                 raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
+
+
+def check_pledge(runs: Runs, member: str, batch: AckBatch, config: ShareConfig) -> None:
+    """Raises RequestError unless a transaction may settle it: the member holds all of it.
+
+    Offsets before the start are refused, which are settled or deleted: what was made of them must not be in
+    the log twice.
+    """
+    check_held(runs, member, batch, config)
+    if not set(batch.types) <= {AckType.ACCEPT, AckType.REJECT}:
+        what = f"a transaction accepts and rejects, got types {sorted(set(batch.types))}"
+        raise RequestError(ErrorCode.INVALID_REQUEST, what)
+    if batch.first < runs.start:
+        what = f"offsets {batch.first} to {min(batch.last, runs.start - 1)} are settled or deleted"
+        raise RequestError(ErrorCode.INVALID_RECORD_STATE, what)
 
 
 def _invalid(what: str) -> RequestError:

@@ -87,13 +87,13 @@ class Parking:
     def is_full(self) -> bool:
         return len(self) >= PARKED_MAX or len(self.first_deferred) >= KEYS_MAX
 
-    def lowest_offset(self) -> int | None:
-        """The first one that waits, or while that is not known an offset before it."""
+    def lowest_offset(self, end: int) -> int:
+        """The first one that waits, or while that is not known an offset before it; ``end`` if none does."""
         if not self.is_complete:
             return self._stored.scan_from
         lowest = [offsets[0] for offsets in self._deferred.values()]
         scheduled = self._schedule.lowest_offset()
-        return min(lowest if scheduled is None else [*lowest, scheduled], default=None)
+        return min([end, *lowest] if scheduled is None else [end, *lowest, scheduled])
 
     def facts(self, settled_ahead: Ranges, counts: Counts) -> ShareFacts:
         """What is to be stored beside keys and cancelled ranges."""

@@ -77,7 +77,7 @@ def _pieces(share: SharePartition, offset: int) -> Iterator[StateRun]:
     while at < share.end:
         last = min(at + CHUNK_OFFSETS, share.end) - 1
         parked = share.parking.within(at, last) if share.parking.is_complete else []
-        offsets = [each.offset for each in parked]
+        offsets = [record.offset for record in parked]
         pieces = [Run(at, min(last, share.start - 1), DeliveryState.SETTLED)] if at < share.start else []
         pieces += share.between(max(at, share.start), last) if last >= share.start else []
         for run in pieces:
@@ -101,13 +101,13 @@ def _settled(share: SharePartition, run: Run, parked: list[Parked]) -> Iterator[
     at, end = run.first, run.last + 1
     if not share.parking.is_complete:
         end = min(end, share.needed_from)
-    for each in parked:
-        if at < each.offset:
-            yield StateRun(at, each.offset - 1, RecordState.SETTLED, 0, 0.0)
-        if each.due_ms:
-            until = (each.due_ms - share.parking.started_ms) / 1000
-            yield StateRun(each.offset, each.offset, RecordState.SCHEDULED, 0, until)
-        at = each.offset + 1
+    for record in parked:
+        if at < record.offset:
+            yield StateRun(at, record.offset - 1, RecordState.SETTLED, 0, 0.0)
+        if record.due_ms:
+            until = (record.due_ms - share.parking.started_ms) / 1000
+            yield StateRun(record.offset, record.offset, RecordState.SCHEDULED, 0, until)
+        at = record.offset + 1
     if at < end:
         yield StateRun(at, end - 1, RecordState.SETTLED, 0, 0.0)
 

@@ -106,8 +106,8 @@ class Schedule:
             if lowest is not None and block.lowest >= lowest:
                 break
             if len(block):
-                found = min(block.offsets[block.at :])
-                lowest = found if lowest is None else min(found, lowest)
+                first = min(block.offsets[block.at :])
+                lowest = first if lowest is None else min(first, lowest)
         return lowest
 
     def lowest_bound(self) -> int | None:

@@ -2,11 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
-from headwater.errors import ErrorCode, RequestError
-from headwater.queue.acknowledgement import AckBatch, AckType
+from headwater.queue.acknowledgement import AckBatch
 from headwater.queue.ranges import Range, Ranges
 from headwater.queue.run import DeliveryState, Run
 from headwater.queue.share_config import ShareConfig
@@ -58,16 +56,10 @@ def pledge(
     share: SharePartition, member: str, batches: Sequence[AckBatch], config: ShareConfig, holder: str
 ) -> list[Run]:
     """Gives what a member settles to a transaction, which holds it until its end. Returns what it is."""
-    share.check_held(member, batches, config)
-    for batch in batches:
-        if not set(batch.types) <= {AckType.ACCEPT, AckType.REJECT}:
-            what = f"a transaction accepts and rejects, got types {sorted(set(batch.types))}"
-            raise RequestError(ErrorCode.INVALID_REQUEST, what)
+    share.check(member, batches, config, pledges=True)
     pledged: list[Run] = []
     for batch in batches:
-        first = max(batch.first, share.start)
-        if first <= batch.last and first < share.end:
-            pledged += share.hold(first, batch.last, partial(Run.pledged, holder=holder))
+        pledged += share.hold(batch.first, batch.last, holder)
     return pledged
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from headwater.queue.acknowledgement import AckBatch, AckType, check_held
+from headwater.queue.acknowledgement import AckBatch, AckType, check_held, check_pledge
 from headwater.queue.acquisition import Acquisition
 from headwater.queue.parking import Parking, ParkingCopy
 from headwater.queue.ranges import Ranges
@@ -80,8 +80,7 @@ class SharePartition:
         share = cls(start, runs)
         for holder, parts in pledged.items():
             for part in parts:
-                if part.first < share.end:
-                    share.hold(part.first, part.last, partial(Run.pledged, holder=holder))
+                share.hold(part.first, part.last, holder)
         for run in share.runs:
             if run.state is DeliveryState.ACQUIRED and run.member not in pledged:
                 share._change(run, config)
@@ -119,10 +118,6 @@ class SharePartition:
         return self._runs.count(DeliveryState.ACQUIRED)
 
     @property
-    def run_count(self) -> int:
-        return len(self._runs)
-
-    @property
     def settled(self) -> int:
         """Settled offsets after the first one that is not."""
         return self.end - self.start - self.unsettled
@@ -144,8 +139,7 @@ class SharePartition:
     @property
     def needed_from(self) -> int:
         """The first offset that is not settled."""
-        lowest = self.parking.lowest_offset()
-        return self.start if lowest is None else min(self.start, lowest)
+        return min(self.start, self.parking.lowest_offset(self.start))
 
     def first_available(self) -> int | None:
         """The first offset that is available again."""
@@ -260,15 +254,17 @@ class SharePartition:
                 self._skip(self.end, last)
                 self.parking.exclude(first, last)
 
-    def hold(self, first: int, last: int, to: Callable[[Run], Run]) -> list[Run]:
-        """Changes who holds a range, which a restart forgets; returns what has changed."""
-        return self._runs.replace(first, last, to)
+    def hold(self, first: int, last: int, holder: str) -> list[Run]:
+        """Gives a range to a transaction, which a restart forgets; returns what has changed."""
+        return (
+            self._runs.replace(first, last, partial(Run.pledged, holder=holder)) if first < self.end else []
+        )
 
     # ---- requests of members ---------------------------------------------------------------------------
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch], config: ShareConfig, now: float) -> None:
         """Settles, releases or renews what a member holds: all of it, or nothing if there is an error."""
-        self.check_held(member, batches, config)
+        self.check(member, batches, config)
         deadline = now + config.record_lock_duration_ms / 1000
         for batch in batches:
             until = now + batch.delay_s if batch.delay_s else 0.0
@@ -281,10 +277,12 @@ class SharePartition:
                 else:
                     self._apply(kind, begin, last, deadline)
 
-    def check_held(self, member: str, batches: Iterable[AckBatch], config: ShareConfig) -> None:
-        """Raises RequestError unless a member holds all that it speaks of, as far as that is not settled."""
+    def check(
+        self, member: str, batches: Iterable[AckBatch], config: ShareConfig, *, pledges: bool = False
+    ) -> None:
+        """Raises RequestError unless a member may say that, or have a transaction settle it."""
         for batch in batches:
-            check_held(self._runs, member, batch, config)
+            (check_pledge if pledges else check_held)(self._runs, member, batch, config)
 
     def release(self, member: str, config: ShareConfig) -> bool:
         """Releases all that a member holds; returns whether it held anything."""

@@ -39,12 +39,12 @@ def places(client: Client, sink: str, topic: str) -> dict[tuple[int, int], bool]
 
     A letter that was written twice counts once.
     """
-    found = {}
+    letters = {}
     for letter in client.read([f"{topic}{SUFFIX}"]):
         headers = dict(letter.headers() or [])
         if headers.get("sink") == sink.encode():
-            found[int(headers["partition"]), int(headers["offset"])] = EFFECT_HEADER in headers
-    return found
+            letters[int(headers["partition"]), int(headers["offset"])] = EFFECT_HEADER in headers
+    return letters
 
 
 class DeadLetters:

@@ -100,8 +100,8 @@ class Patience:
 
     def look(self) -> None:
         """Logs, once, that an answer is missing."""
-        asked = self._asked
-        if asked is not None and not self._missed and self._clock.monotonic() - asked > ANSWER_S:
+        asked_at = self._asked
+        if asked_at is not None and not self._missed and self._clock.monotonic() - asked_at > ANSWER_S:
             self._missed = True
             self.error = f"the store has not answered for more than {ANSWER_S:.0f} s"
             logger.warning(

@@ -148,12 +148,21 @@ class Views:
         self._schemas: dict[str, Any] = {}
         self._reached = time.NEVER
         self._runner = Runner(app, settings, clock, watermark=self._decide)
-        self._runner.start()
+        try:
+            self._runner.start()
+        except BaseException:
+            self._close_clients()
+            raise
 
     def close(self) -> None:
         """Stops the views; Spark keeps running."""
         self._runner.stop()
+        self._close_clients()
+
+    def _close_clients(self) -> None:
+        """The producer ends with its last reference, which an exception would keep."""
         self._topics.close()
+        del self._producer
 
     # ---- in --------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
     GET /views                  all views: name, key columns, rows, position
     GET /views/NAME?…           the rows of one (filters, order, limit, at_least, merge: see `tables.query`)
     GET /views/NAME/changes     its changes as they commit; ``Last-Event-ID`` or ``?since=`` resumes
+    GET /queues…                queues and their messages: see `headwater.view.queues`
     GET /activity               the numbers of the first page, as they change
     GET /health                 200 while no part of the application fails, otherwise 503; with all parts
     GET /ready                  200 once every part runs, otherwise 503; with all parts
@@ -16,7 +17,7 @@
 
 import asyncio
 import difflib
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from headwater.result import LeftOut
 from headwater.view import at_least, events, merged_sketches
 from headwater.view.guard import AccessGuard
 from headwater.view.hub import Hub
+from headwater.view.queues import QueuePages, QueueReader, UnknownQueueError, no_queues
 from headwater.view.results import ViewProgress
 from headwater.view.tables import completeness
 from headwater.view.tables.query import parse, parse_at_least, parse_merge
@@ -110,6 +112,7 @@ def build(
     info: Callable[[], Info],
     report: Callable[[], Report] = lambda: Report.of(()),
     *,
+    queues: QueueReader | None = None,
     names: Collection[str] = (),
     token: str = "",
     heartbeat_seconds: float = events.HEARTBEAT_SECONDS,
@@ -117,15 +120,19 @@ def build(
     """The ASGI application over the tables in ``folder``.
 
     ``hub`` passes on commits, ``progress`` knows how far views have read, ``report`` how all parts of the
-    application are. The console answers under its addresses and ``names``. With a ``token``, it answers only
-    requests that have it.
+    application are, ``queues`` what is in the queues of the log. The console answers under its addresses and
+    ``names``. With a ``token``, it answers only requests that have it.
     """
     pages = Pages(folder, hub, progress, info, report, heartbeat_seconds=heartbeat_seconds)
+    queue_pages = QueuePages(queues or no_queues())
     routes = [
         Route("/", pages.index),
         Route("/live/{name}", pages.live),
         Route("/views", pages.views),
         Route("/views/{name}", pages.rows),
+        Route("/queues", _as_json(queue_pages.queues)),
+        Route("/queues/{name}", _as_json(queue_pages.queue)),
+        Route("/queues/{name}/messages", _as_json(queue_pages.messages)),
         Route("/activity", pages.activity),
         Route("/views/{name}/changes", pages.changes),
         Route("/health", pages.health),
@@ -225,8 +232,8 @@ class Pages:
     def _view_statuses(self, info: Info) -> tuple[ViewStatus, ...]:
         left_out = {view.name: self._progress.left_out(view.name) for view in info.views}
         if None in left_out.values():  # real-time views have no results: they say it themselves
-            said = {part.name: part.left_out for part in self._report().parts if part.kind == "view"}
-            left_out = {name: counts or said.get(name) for name, counts in left_out.items()}
+            reported = {part.name: part.left_out for part in self._report().parts if part.kind == "view"}
+            left_out = {name: counts or reported.get(name) for name, counts in left_out.items()}
         return tuple(self._view_status(view, left_out[view.name]) for view in info.views)
 
     def _view_status(self, view: ViewInfo, left_out: LeftOut | None) -> ViewStatus:
@@ -273,6 +280,7 @@ async def _on_error(_request: Request, error: Exception) -> Response:
     statuses: dict[type[Exception], int] = {
         UnknownViewError: 404,
         UnknownPartError: 404,
+        UnknownQueueError: 404,
         UsageError: 400,
         StorageError: 503,
         MachineError: 503,
@@ -293,6 +301,13 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
         {**HEADERS, **(error.headers or {})},
         "application/json",
     )
+
+
+def _as_json(answer: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(request: Request) -> Response:
+        return _json(await answer(request))
+
+    return respond
 
 
 def _json(body: Any, status: int = 200) -> Response:

@@ -11,7 +11,7 @@ from headwater.declare.spec import Worker
 from headwater.declare.worker_checks import handler_of
 from headwater.errors import RejectError, RetryError, UsageError, one_line
 from headwater.worker.message import InvalidError, reader_of
-from headwater.worker.outcome import Failed, Outcome, Rejected, Retry, Succeeded
+from headwater.worker.outcome import Deferred, Failed, Outcome, Rejected, Retry, Succeeded
 from headwater.worker.work import Work
 from headwater.worker.work_list import Task
 
@@ -40,7 +40,7 @@ class Call:
             self._check(self._function(*self._arguments(task)))
         except BaseException as error:  # noqa: BLE001  also SystemExit: a handler does not end the process
             return outcome_of(error)
-        return Succeeded()
+        return _success(task.work)
 
     async def run_async(self, task: Task) -> Outcome:
         """Calls the handler on the event loop."""
@@ -48,7 +48,7 @@ class Call:
             self._check(await self._function(*self._arguments(task)))
         except BaseException as error:  # noqa: BLE001  also CancelledError: it was given up
             return outcome_of(error)
-        return Succeeded()
+        return _success(task.work)
 
     def _arguments(self, task: Task) -> tuple[Any, ...]:
         message = self._read(task.record.value)
@@ -64,6 +64,10 @@ class Call:
 
 def make_work(task: Task, attempts: int) -> Work:
     return Work(task.topic, task.place[1], task.record, attempt=task.attempt, attempts=attempts)
+
+
+def _success(work: Work) -> Outcome:
+    return Succeeded() if work.deferred_ms is None else Deferred(work.deferred_ms)
 
 
 def outcome_of(error: BaseException) -> Outcome:

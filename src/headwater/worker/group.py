@@ -13,6 +13,11 @@ __all__ = ["LOCK_S_MAX", "WorkerGroup", "set_up_group"]
 LOCK_S_MAX = 60.0
 """Locks are renewed while a handler runs; so soon others get what a process that has died held."""
 LOCK_S_MIN = 1.0
+SESSION_MS = 8_000
+"""A member that is silent for so long loses its partitions, which others get: it has been killed, perhaps.
+
+Apache Kafka's own least value is 45 seconds.
+"""
 KAFKA_LOCK_S_MIN = 15.0
 """Apache Kafka's own limit, unless its broker is set up otherwise."""
 SPARE_DELIVERIES = 5
@@ -41,10 +46,12 @@ def set_up_group(log: Log, worker: Worker, lock_s_max: float = LOCK_S_MAX) -> Wo
     deliveries = worker.retry.attempts + SPARE_DELIVERIES
     if not is_embedded:
         deliveries = min(deliveries, max(KAFKA_DELIVERIES_MAX, worker.retry.attempts + 1))
+    session = {"share.session.timeout.ms": str(SESSION_MS)} if is_embedded else {}
     set_group_settings(
         log,
         worker.group,
-        {
+        session
+        | {
             "share.auto.offset.reset": "earliest",
             "share.isolation.level": "read_committed",
             "share.delivery.count.limit": str(deliveries),

@@ -25,12 +25,15 @@ from headwater.declare.graph import Graph
 from headwater.declare.spec import Stream, Worker
 from headwater.declare.worker_checks import worker_topic
 from headwater.errors import MachineError, UsageError
+from headwater.record import Record
 from headwater.worker.call import Call, make_work
 from headwater.worker.counts import WorkCounts
+from headwater.worker.endings import Endings
 from headwater.worker.group import LOCK_S_MAX, set_up_group
-from headwater.worker.letter import SUFFIX, letter
-from headwater.worker.outcome import Bury, GiveBack, Outcome, Verdict
-from headwater.worker.outputs import Finale, Outputs, PlainOutputs, Result, TransactionalOutputs
+from headwater.worker.outcome import Bury, Outcome
+from headwater.worker.outputs import Outputs, PlainOutputs, Result, TransactionalOutputs
+from headwater.worker.parked import SUFFIX as PARKED_SUFFIX
+from headwater.worker.parked import Parking
 from headwater.worker.runners import Coroutines, Runner, Threads
 from headwater.worker.topics import Topics
 from headwater.worker.work import Written
@@ -41,7 +44,7 @@ __all__ = ["Loop"]
 IDLE_MS = 500
 """How long a fetch waits for messages while nothing is in work."""
 BUSY_MS = 2, 100
-"""The same otherwise: acknowledgements wait behind it, so it grows with the time that handlers take."""
+"""The same otherwise: acknowledgements wait for its answer, so it grows with the time that handlers take."""
 PATIENCE = 4
 """A fetch waits for this part of the time since something has happened."""
 LOOK_S = 0.1
@@ -82,11 +85,19 @@ class Loop:
         self._clock = clock or SystemClock()
         self._stopping = threading.Event()
         self._call = Call(graph, worker)
-        self._work = WorkList(worker.concurrency, worker.timeout_s, worker.retry, random.random)
+        in_order = worker.order_by == "key"
+        self._work = WorkList(
+            worker.concurrency,
+            worker.timeout_s,
+            worker.retry,
+            random.random,
+            in_order=in_order,
+            with_checks=worker.park,
+        )
         self._finished: deque[tuple[Task, Outcome]] = deque()
         self._results: deque[Result] = deque()
-        """Both are filled by other threads."""
-        self._open_outputs = 0
+        self._checked: deque[tuple[Task, Bury | None]] = deque()
+        """All three are filled by other threads."""
         self._event_at = self._looked_at = -math.inf
         self._rests = False
         self.counts = WorkCounts()
@@ -122,11 +133,21 @@ class Loop:
         consumer = ShareConsumer(self._log, self.worker.group, new_member_id(), self._clock)
         membership = self._membership = self._member(consumer)
         self._consumer = consumer
-        self._outputs: Outputs = (
+        outputs: Outputs = (
             TransactionalOutputs(self._log, consumer, topics, self._conclude)
             if self._is_embedded
             else PlainOutputs(self._log, self.worker.group, topics, self._conclude)
         )
+        self._endings = Endings(
+            self.worker,
+            self._work,
+            consumer,
+            outputs,
+            counts=self.counts,
+            clock=self._clock,
+            is_embedded=self._is_embedded,
+        )
+        self._parking = self._make_parking(topics) if self.worker.park else None
         make_runner = Coroutines if self._call.is_async else Threads
         self._runner: Runner = make_runner(self.worker.name, self._call, self._finish)
         membership.start()
@@ -137,7 +158,9 @@ class Loop:
         finally:
             self.is_running = False
             self._runner.close()
-            self._outputs.close()
+            if self._parking is not None:
+                self._parking.close()
+            outputs.close()
             consumer.close(CLOSE_S)
             membership.stop()
             topics.close()
@@ -152,6 +175,11 @@ class Loop:
             on_end=consumer.wake,
             clock=self._clock,
         )
+
+    def _make_parking(self, topics: Topics) -> Parking:
+        group = self.worker.group
+        topics.ensure([Written(f"{group}{PARKED_SUFFIX}", Record(None, None))])
+        return Parking(self._log, group, self._note_checked)
 
     def _check_topic(self, topics: Topics) -> None:
         client = Client(self._log)
@@ -179,6 +207,10 @@ class Loop:
         self._results.extend(results)
         self._wake()
 
+    def _note_checked(self, checked: list[tuple[Task, Bury | None]]) -> None:
+        self._checked.extend(checked)
+        self._wake()
+
     def _wake(self) -> None:
         if self._consumer is not None:
             self._consumer.wake()
@@ -186,11 +218,12 @@ class Loop:
     # ---- one step ----------------------------------------------------------------------------------------
 
     def _step(self, consumer: ShareConsumer, membership: Membership) -> None:
-        if membership.failure is not None:
-            raise membership.failure
-        self.is_running = membership.has_partitions
+        failure = membership.failure or (self._parking.failure if self._parking else None)
+        if failure is not None:
+            raise failure
+        self.is_running = membership.is_member
         now = self._clock.monotonic()
-        self._collect(consumer, now)
+        self._collect(now)
         self._look(consumer, now)
         if self._rests:
             self._give_back(consumer)
@@ -200,16 +233,16 @@ class Loop:
         room = 0 if self._rests else self._work.room()
         busy = not self._work.is_idle
         turn = consumer.turn(room, self._wait_ms(now), LOOK_S if busy else IDLE_MS / 1000)
-        self._take(consumer, turn)
+        self._take(turn)
 
     def _wait_ms(self, now: float) -> int:
-        """How long a fetch may wait: acknowledgements that come meanwhile wait behind it."""
+        """How long a fetch may wait: acknowledgements that come meanwhile wait for its answer."""
         if self._work.is_idle:
             return IDLE_MS
         shortest, longest = BUSY_MS
         return round(min(max((now - self._event_at) * 1000 / PATIENCE, shortest), longest))
 
-    def _collect(self, consumer: ShareConsumer, now: float) -> None:
+    def _collect(self, now: float) -> None:
         """Outcomes of handlers, and of what was brought into the log."""
         if self._finished or self._results:
             self._event_at = now
@@ -217,10 +250,13 @@ class Loop:
             task, outcome = self._finished.popleft()
             verdict = self._work.finish(task, outcome, now)
             if verdict is not None:
-                self._apply(consumer, task, verdict)
+                self._endings.apply(task, verdict)
         while self._results:
-            self._open_outputs -= 1
-            self._settle(consumer, self._results.popleft())
+            self._endings.conclude(self._results.popleft())
+        while self._checked:
+            task, parked = self._checked.popleft()
+            if self._work.admit(task, parked) and parked is not None:
+                self._endings.apply(task, parked)
 
     def _start(self, now: float) -> None:
         while (task := self._work.start(now)) is not None:
@@ -244,18 +280,26 @@ class Loop:
                 self.worker.timeout_s,
             )
             if verdict is not None:
-                self._apply(consumer, task, verdict)
-        if self._work.hung > self.worker.concurrency:
-            self.is_hung = True
-            raise MachineError(
-                f"worker {self.worker.name!r}: its handlers hang",
-                got=f"{self._work.hung} handlers that did not end",
-                hint="the process ends, to be started again",
-            )
+                self._endings.apply(task, verdict)
+        self._check_hung(now)
         for task in self._work.paused_until(now):
             consumer.acknowledge(task.place, Ack(task.record.offset, AckKind.RELEASE))
 
-    def _take(self, consumer: ShareConsumer, turn: Turn) -> None:
+    def _check_hung(self, now: float) -> None:
+        """MachineError if only the end of the process helps: it takes the threads of handlers with it."""
+        stuck = self._work.stuck(now)
+        if stuck is None and self._work.hung <= self.worker.concurrency:
+            return
+        self.is_hung = True
+        raise MachineError(
+            f"worker {self.worker.name!r}: its handlers hang",
+            got=f"the handler of message {stuck.id}, for whose end the next message of its key waits"
+            if stuck
+            else f"{self._work.hung} handlers that did not end",
+            hint="the process ends, to be started again",
+        )
+
+    def _take(self, turn: Turn) -> None:
         if turn.lost:
             count = self._work.lose(turn.lost)
             if count:
@@ -266,82 +310,15 @@ class Loop:
                 )
         for place, ack, why in turn.refused:
             task = self._work.find(place, ack.offset)
-            if task is not None and ack.kind is AckKind.RENEW:
+            if task is not None and ack.kind is AckKind.RENEW and not task.is_committing:
                 self._work.drop(task)
             logger.info("worker %s: message %s-%d: %s", self.worker.name, self._topic, ack.offset, why)
         if turn.deliveries:
             now = self._event_at = self._clock.monotonic()
             for task, verdict in self._work.take(turn.deliveries, now, self._lock_s):
-                self._apply(consumer, task, verdict)
-
-    # ---- what becomes of messages ------------------------------------------------------------------------
-
-    def _apply(self, consumer: ShareConsumer, task: Task, verdict: Verdict) -> None:
-        written = task.work.end()
-        if isinstance(verdict, Bury):
-            self._bury(task, verdict)
-        elif isinstance(verdict, GiveBack):
-            self._release(consumer, task, verdict)
-        elif written:
-            self._put(Finale(task, written))
-        else:
-            consumer.acknowledge(task.place, Ack(task.record.offset, AckKind.ACCEPT))
-            self._work.settle(task)
-            self.counts.handled += 1
-
-    def _release(self, consumer: ShareConsumer, task: Task, verdict: GiveBack) -> None:
-        self.counts.retried += 1
-        logger.info(
-            "worker %s: attempt %d of message %s has failed, the next one is in %g s",
-            self.worker.name,
-            task.attempt,
-            task.id,
-            verdict.pause_ms / 1000,
-        )
-        if not self._is_embedded and verdict.pause_ms:
-            pause_s = min(verdict.pause_ms / 1000, self.worker.timeout_s)
-            if self._work.pause(task, self._clock.monotonic() + pause_s):
-                return
-        delay_ms = verdict.pause_ms if self._is_embedded else 0
-        consumer.acknowledge(task.place, Ack(task.record.offset, AckKind.RELEASE, delay_ms))
-        self._work.settle(task)
-
-    def _bury(self, task: Task, verdict: Bury) -> None:
-        topic = f"{self.worker.group}{SUFFIX}"
-        logger.warning(
-            "worker %s: message %s goes to %s after %d attempt%s (more in its header 'reason')",
-            self.worker.name,
-            task.id,
-            topic,
-            task.attempt,
-            "" if task.attempt == 1 else "s",
-        )
-        record = letter(task, self.worker.group, verdict, self._clock.now_ms())
-        self._put(Finale(task, [Written(topic, record)], is_letter=True))
-
-    def _put(self, finale: Finale) -> None:
-        self._open_outputs += 1
-        self._outputs.put(finale)
-
-    def _settle(self, consumer: ShareConsumer, result: Result) -> None:
-        """What was written is in the log, or is not."""
-        task = result.finale.task
-        if task.is_lost:
-            return
-        if result.error and result.is_acknowledged:  # the transaction has released it, or will
-            logger.warning("worker %s: message %s: %s", self.worker.name, task.id, result.error)
-            self._work.drop(task)
-        elif result.error and result.is_hopeless and not result.finale.is_letter:
-            self._bury(task, Bury(f"what it writes cannot be stored: {result.error}"))
-        elif result.error:
-            logger.warning("worker %s: message %s: %s; trying again", self.worker.name, task.id, result.error)
-            self._put(result.finale)
-        else:
-            if not result.is_acknowledged:
-                consumer.acknowledge(task.place, Ack(task.record.offset, AckKind.ACCEPT))
-            self._work.settle(task)
-            self.counts.dead += result.finale.is_letter
-            self.counts.handled += not result.finale.is_letter
+                self._endings.apply(task, verdict)
+            if self._parking is not None:
+                self._parking.check(self._work.to_check())
 
     def _give_back(self, consumer: ShareConsumer) -> None:
         self._acknowledge_unbegun(consumer, self._work.give_back())
@@ -355,18 +332,18 @@ class Loop:
         """Handlers that run may end; what was not begun goes back at once."""
         limit = self._clock.monotonic() + GRACE_S
         while (now := self._clock.monotonic()) < limit:
-            self._collect(consumer, now)
+            self._collect(now)
             self._look(consumer, now)
             self._give_back(consumer)
             for task in self._work.paused_until(math.inf):
                 consumer.acknowledge(task.place, Ack(task.record.offset, AckKind.RELEASE))
             settled = consumer.is_settled or not consumer.is_connected
-            if not self._work.running and not self._open_outputs and settled:
+            if not self._work.running and not self._endings.open and settled:
                 return
-            self._take(consumer, consumer.turn(0, 0, LOOK_S))
+            self._take(consumer.turn(0, 0, LOOK_S))
         logger.warning(
             "worker %s: %d handlers run still, and %d results are not stored: these messages come again",
             self.worker.name,
             self._work.running,
-            self._open_outputs,
+            self._endings.open,
         )

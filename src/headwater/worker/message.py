@@ -9,6 +9,7 @@ from headwater.declare.graph import Graph
 from headwater.declare.judge import judge_of
 from headwater.declare.spec import Stream, Worker
 from headwater.declare.worker_checks import message_type
+from headwater.decoders import from_json
 
 __all__ = ["InvalidError", "Reader", "reader_of"]
 
@@ -29,15 +30,14 @@ def reader_of(graph: Graph, worker: Worker) -> Reader:
         return _read_object
     source = graph.sources.get(worker.source)
     judge = judge_of(kind, lenient=isinstance(source, Stream) and bool(source.envelope))
-    # Infinity and NaN are texts in JSON; what else would be lenient here, the judge has refused.
-    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, strict=False)
 
     def read(value: bytes | None) -> Any:
         fault = judge.fault(value)
         if fault is not None:
             raise InvalidError(str(fault))
         try:
-            return decoder.decode(value or b"")
+            # Infinity and NaN are texts in JSON; what else would be lenient here, the judge has refused.
+            return from_json(value or b"", kind, strict=False)
         except msgspec.MsgspecError as error:
             raise InvalidError(str(error)) from error
 

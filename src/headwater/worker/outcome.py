@@ -4,6 +4,7 @@ success without writes              accepted
 success with writes                 accepted together with what was written
 failure with attempts left          released, and delivered again after a pause
 RetryError with attempts left       the same, after a pause of its own
+ctx.defer(...)                      released, and delivered again when it says; this is no attempt
 the last failure, RejectError, or   a dead letter
 a message that does not fit
 """
@@ -12,7 +13,18 @@ from typing import NamedTuple
 
 from headwater.declare.backoff import Backoff
 
-__all__ = ["Bury", "Failed", "GiveBack", "Outcome", "Rejected", "Retry", "Succeeded", "Verdict", "judge"]
+__all__ = [
+    "Bury",
+    "Deferred",
+    "Failed",
+    "GiveBack",
+    "Outcome",
+    "Rejected",
+    "Retry",
+    "Succeeded",
+    "Verdict",
+    "judge",
+]
 
 
 class Succeeded(NamedTuple):
@@ -34,6 +46,12 @@ class Retry(NamedTuple):
     stack: str = ""
 
 
+class Deferred(NamedTuple):
+    """The handler wants the message later, and has not tried it."""
+
+    pause_ms: int
+
+
 class Rejected(NamedTuple):
     """No further attempt will help."""
 
@@ -41,7 +59,7 @@ class Rejected(NamedTuple):
     stack: str = ""
 
 
-Outcome = Succeeded | Failed | Retry | Rejected
+Outcome = Succeeded | Failed | Retry | Rejected | Deferred
 
 
 class GiveBack(NamedTuple):
@@ -49,6 +67,8 @@ class GiveBack(NamedTuple):
 
     pause_ms: int
     reason: str
+    is_counted: bool = True
+    """Whether it was an attempt."""
 
 
 class Bury(NamedTuple):
@@ -56,6 +76,8 @@ class Bury(NamedTuple):
 
     reason: str
     stack: str = ""
+    is_parked: bool = False
+    """Whether that is because of an earlier message of its key."""
 
 
 Verdict = Succeeded | GiveBack | Bury
@@ -65,6 +87,8 @@ def judge(outcome: Outcome, attempt: int, policy: Backoff, chance: float) -> Ver
     """What follows from the outcome of that attempt, 1 or more. ``chance``, from 0 to 1, spreads pauses."""
     if isinstance(outcome, Succeeded):
         return outcome
+    if isinstance(outcome, Deferred):
+        return GiveBack(outcome.pause_ms, "", is_counted=False)
     if isinstance(outcome, Rejected) or attempt >= policy.attempts:
         return Bury(outcome.reason, outcome.stack)
     pause_ms = outcome.pause_ms if isinstance(outcome, Retry) else policy.pause_ms(attempt, chance)

@@ -12,7 +12,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -20,8 +19,10 @@ from headwater.access import Log
 from headwater.client.bulk.producer import BulkProducer
 from headwater.client.client import producer
 from headwater.client.share.consumer import ShareConsumer
+from headwater.client.share.link import RefusedError
 from headwater.client.share.session import Ack, AckKind, Place, TransactionIdentity
 from headwater.errors import HeadwaterError, UsageError, one_line
+from headwater.worker.outcome import Bury, Succeeded
 from headwater.worker.topics import Topics
 from headwater.worker.work import Written
 from headwater.worker.work_list import Task
@@ -49,7 +50,7 @@ class Finale(NamedTuple):
 
     task: Task
     records: Sequence[Written]
-    is_letter: bool = False
+    verdict: Succeeded | Bury
 
 
 class Result(NamedTuple):
@@ -61,7 +62,9 @@ class Result(NamedTuple):
     is_hopeless: bool = False
     """Whether the log would refuse its records again."""
     is_acknowledged: bool = False
-    """Whether the acknowledgement is in the log too, or has been given up with its transaction."""
+    """Whether the acknowledgement is in the log too."""
+    is_released: bool = False
+    """Whether the message is no longer held: its transaction has released it, or its lock was lost."""
 
 
 Done = Callable[[list[Result]], None]
@@ -104,7 +107,11 @@ class _Gathering:
                 over = further is None
                 if further is not None:
                     batch.append(further)
-            results = self._commit(batch)
+            lost = [finale for finale in batch if finale.task.is_lost]
+            results = [Result(finale, "its lock was lost", is_released=True) for finale in lost]
+            held = [finale for finale in batch if not finale.task.is_lost]
+            if held:
+                results += self._commit(held)
             self._done(results)
             if any(result.error and not result.is_hopeless for result in results) and not over:
                 self._closing.wait(PAUSE_S)
@@ -130,39 +137,71 @@ class TransactionalOutputs(_Gathering):
         self._is_claimed = False
         super().__init__(consumer.group, done)
 
-    def _commit(self, batch: list[Finale]) -> list[Result]:
+    def _commit(self, batch: list[Finale], *, singly: bool = False) -> list[Result]:
+        """``singly``: no two records are in one batch of the log, which might be too large for it."""
         try:
-            self._write(batch)
-        except UsageError as error:  # the log never takes one of the records
+            self._write(batch, singly=singly)
+        except UsageError as error:
             self._abort()
-            if len(batch) > 1:
-                return [result for finale in batch for result in self._commit([finale])]
-            return [Result(finale, one_line(error), is_hopeless=True) for finale in batch]
+            return self._without_bad(batch, error, singly=singly)
         except (HeadwaterError, OSError) as error:
             self._abort()
             return [Result(finale, one_line(error)) for finale in batch]
         try:
             self._acknowledge(batch)
             self._producer.commit()
-        except (HeadwaterError, OSError, RuntimeError, FutureTimeoutError) as error:
+        except RefusedError as error:
+            self._abort()
+            return self._without_refused(batch, error)
+        except (HeadwaterError, OSError) as error:
             self._abort()
             why = one_line(error) or type(error).__name__
-            return [Result(finale, why, is_acknowledged=True) for finale in batch]
+            return [Result(finale, why, is_released=True) for finale in batch]
         return [Result(finale, is_acknowledged=True) for finale in batch]
 
-    def _write(self, batch: list[Finale]) -> None:
+    def _without_bad(self, batch: list[Finale], error: UsageError, *, singly: bool) -> list[Result]:
+        """The log never takes one of the records, or not all of them together."""
+        if len(batch) > 1:
+            return self._commit_halves(batch)
+        if len(batch[0].records) > 1 and not singly:
+            return self._commit(batch, singly=True)
+        return [Result(finale, one_line(error), is_hopeless=True) for finale in batch]
+
+    def _commit_halves(self, batch: list[Finale]) -> list[Result]:
+        """Until the bad one is alone."""
+        middle = len(batch) // 2
+        return [*self._commit(batch[:middle]), *self._commit(batch[middle:])]
+
+    def _without_refused(self, batch: list[Finale], error: RefusedError) -> list[Result]:
+        """A partition is refused as a whole if one of its messages is no longer held: which one?
+
+        The others of it are not part of the transaction that was aborted, and still held.
+        """
+        places = {refused.place for refused in error.refused}
+        if len(batch) == 1:
+            return [Result(batch[0], one_line(error), is_released=True)]
+        refused = [finale for finale in batch if finale.task.place in places]
+        for finale in refused:
+            finale.task.is_committing = False
+        others = [finale for finale in batch if finale.task.place not in places]
+        results = [Result(finale, one_line(error), is_released=True) for finale in others]
+        return results + (self._commit_halves(refused) if len(refused) > 1 else self._commit(refused))
+
+    def _write(self, batch: list[Finale], *, singly: bool) -> None:
         """Begins the transaction, and has all records in the log."""
         by_topic: dict[str, list[Written]] = {}
         for finale in batch:
             for written in finale.records:
                 by_topic.setdefault(written.topic, []).append(written)
-        self._topics.ensure([records[0] for records in by_topic.values()])
+        self._topics.ensure([written_records[0] for written_records in by_topic.values()])
         if not self._is_claimed:
             self._producer.claim()
             self._is_claimed = True
         self._producer.begin()
-        for topic, records in by_topic.items():
-            self._producer.send_records(topic, [written.record for written in records])
+        for topic, written_records in by_topic.items():
+            records = [written.record for written in written_records]
+            for part in [[record] for record in records] if singly else [records]:
+                self._producer.send_records(topic, part)
         self._producer.flush()
 
     def _acknowledge(self, batch: list[Finale]) -> None:
@@ -193,7 +232,7 @@ class PlainOutputs(_Gathering):
         self._producer: Any = None
         super().__init__(group, done)
 
-    def _commit(self, batch: list[Finale]) -> list[Result]:
+    def _commit(self, batch: list[Finale], *, singly: bool = False) -> list[Result]:
         errors: dict[int, Result] = {}
         try:
             self._topics.ensure([written for finale in batch for written in finale.records])
@@ -205,17 +244,19 @@ class PlainOutputs(_Gathering):
         for number, finale in enumerate(batch):
             for written in finale.records:
                 self._send(number, finale, written, errors)
+                if singly:
+                    self._producer.flush(FLUSH_S)
         unanswered = self._producer.flush(FLUSH_S + CLOSE_S)
         if unanswered:
             return [Result(finale, "the log does not answer") for finale in batch]
         results = [errors.get(number, Result(finale)) for number, finale in enumerate(batch)]
-        if len(batch) == 1:
+        if singly or len(batch) == len(batch[0].records) == 1:
             return results
         # Others may have been refused with the one that the log does not take.
         return [result for each in results for result in (self._again(each) if each.is_hopeless else [each])]
 
     def _again(self, result: Result) -> list[Result]:
-        return self._commit([result.finale])
+        return self._commit([result.finale], singly=True)
 
     def _send(self, number: int, finale: Finale, written: Written, errors: dict[int, Result]) -> None:
         def note(error: Any, _: Any) -> None:
@@ -226,7 +267,12 @@ class PlainOutputs(_Gathering):
         while True:
             try:
                 self._producer.produce(
-                    written.topic, record.value, record.key, headers=list(record.headers), on_delivery=note
+                    written.topic,
+                    record.value,
+                    record.key,
+                    headers=list(record.headers),
+                    timestamp=max(record.timestamp, 0),  # 0: the time when it is sent
+                    on_delivery=note,
                 )
             except BufferError:
                 self._producer.poll(0.1)

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 from headwater.access import Log
 from headwater.client.client import Client
-from headwater.client.topic_defaults import FULL
+from headwater.client.topic_defaults import FULL, PASSING, STATE
 from headwater.declare.spec import Stream
 from headwater.worker.letter import SUFFIX
+from headwater.worker.parked import SUFFIX as PARKED_SUFFIX
 from headwater.worker.work import Written
 
 __all__ = ["Topics"]
@@ -25,14 +26,18 @@ class Topics:
 
     def ensure(self, records: Iterable[Written]) -> None:
         """MachineError if the log does not answer, or refuses a topic."""
-        for topic, _, stream in records:
+        for topic, _, stream, is_reply in records:
             if topic in self._known:
                 continue
-            if stream is not None and topic == stream.topic:
+            if is_reply:
+                self._client.ensure_topics([topic], 1, PASSING)
+            elif stream is not None and topic == stream.topic:
                 self.ensure_stream(stream)
             elif topic.endswith(SUFFIX):
                 config = FULL | {"max.message.bytes": str(LETTER_BYTES_MAX)}
                 self._client.ensure_topics([topic], 1, config)
+            elif topic.endswith(PARKED_SUFFIX):
+                self._client.ensure_topics([topic], 1, STATE)
             else:
                 self._client.ensure_topics([topic], self._partitions, FULL)
             self._known.add(topic)

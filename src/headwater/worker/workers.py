@@ -1,5 +1,6 @@
 """Workers: the workers of an application in one process, each with a loop in a thread of its own."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Sequence
@@ -64,6 +65,8 @@ class Workers:
 
         Without ``forever`` it also ends when no worker can run any more, with the error of the first.
         """
+        with contextlib.suppress(OSError):  # a full disk: only the check of names in commands needs it
+            self._pauses.note(worker.name for worker in self._workers)
         over = threading.Event()
         threads = []
         for worker in self._workers:

@@ -28,7 +28,7 @@ class ProducerRecord(NamedTuple):
     priority: int = 0
     at_ms: int = 0
     """When the writer got it, if it is sent later than that; 0: now."""
-    headers: list[tuple[str, str]] | None = None
+    headers: tuple[tuple[str, str | bytes | None], ...] = ()
 
 
 class CallTally:
@@ -98,7 +98,9 @@ class Outlet:
         """Sends a record; returns False if there is no room for it now."""
         if len(self.producer) >= self._in_flight_max or (self.bucket and not self.bucket.take()):
             return False
-        options = {"timestamp": record.at_ms, "headers": record.headers} if record.at_ms else {}
+        options: dict[str, Any] = {"timestamp": record.at_ms} if record.at_ms else {}
+        if record.headers:
+            options["headers"] = list(record.headers)
         try:
             with self._choosing:
                 self.producer.produce(

@@ -18,8 +18,6 @@ from headwater.write.outlet import POLL_S, CallTally, Outlet, ProducerRecord, no
 __all__ = ["ENDING", "RecordQueue", "Shed", "Shedding"]
 
 ENDING = ".shed"
-PRIORITIES = range(10)
-"""0 is shed first."""
 NOTICES_MAX = 10_000
 """Notices in flight; with this many, records wait for room."""
 NOTICES_BATCH = 500

@@ -5,7 +5,8 @@
     <folder>/00000000000000000000.spill    records, from the one with this number on
 
 A frame is its length and the CRC-32C of what follows, then version, topic, key, value and time in
-MessagePack. Reading stops at the first incomplete frame: a crash has cut it, and no call has returned for it.
+MessagePack, and in version 2 the headers; records without headers have version 1. Reading stops at the first
+incomplete frame: a crash has cut it, and no call has returned for it.
 To change the form: give it another version, and read files of older versions until their records are sent.
 """
 
@@ -31,7 +32,8 @@ from headwater.write.outlet import ProducerRecord
 __all__ = ["HEADER", "Ends", "SpillFile", "SpillMark"]
 
 FRAME = struct.Struct(">II")
-VERSION = SPILL.newest
+PLAIN, WITH_HEADERS = 1, SPILL.newest
+"""Versions of a record."""
 FILES = 8
 """Into how many files the bound is divided; a file is removed when all its records are in the log."""
 HEADER = "spill"
@@ -39,8 +41,18 @@ HEADER = "spill"
 MARK = "mark.json"
 ENDING = ".spill"
 
-Body = tuple[int, str, bytes | None, bytes | None, int]
 Ends = dict[str, dict[int, int]]
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True):
+    """A record in a file."""
+
+    version: int
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    at_ms: int
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class SpillMark(msgspec.Struct, frozen=True):
@@ -98,7 +110,8 @@ class SpillFile:
     def append(self, record: ProducerRecord, at_ms: int) -> bool:
         """Adds a record at the end; returns False if there is no room for it."""
         key = record.key.encode() if isinstance(record.key, str) else record.key
-        body = msgspec.msgpack.encode((VERSION, record.topic, key, record.value, at_ms))
+        plain = (PLAIN, record.topic, key, record.value, at_ms)
+        body = msgspec.msgpack.encode((WITH_HEADERS, *plain[1:], record.headers) if record.headers else plain)
         frame = FRAME.pack(len(body), crc32c(body)) + body
         with self._lock:
             if self._sizes and self.size_bytes + len(frame) > self._bytes_max:
@@ -122,9 +135,9 @@ class SpillFile:
             base, byte = self._place
             while base in self._sizes and len(records) < count:
                 bodies, byte = _bodies(self._path(base), byte, self._sizes[base], count - len(records))
-                for _, topic, key, value, at_ms in bodies:
-                    name = self.name(self.mark.sent + len(records))
-                    records.append(ProducerRecord(topic, key, value, 0, at_ms, [(HEADER, name)]))
+                for each in bodies:
+                    headers = ((HEADER, self.name(self.mark.sent + len(records))), *each.headers)
+                    records.append(ProducerRecord(each.topic, each.key, each.value, 0, each.at_ms, headers))
                 following = min((other for other in self._sizes if other > base), default=None)
                 if byte < self._sizes[base] or following is None:
                     break
@@ -281,7 +294,7 @@ def _body(data: bytes, path: Path) -> Body:
         version = from_msgpack(data, list[Any])[0]
         SPILL.check(version if isinstance(version, int) else 1, f"spill file {path}")
         raise
-    SPILL.check(body[0], f"spill file {path}")
+    SPILL.check(body.version, f"spill file {path}")
     return body
 
 

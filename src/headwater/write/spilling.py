@@ -237,4 +237,4 @@ class _Drain:
 
 
 def _name(record: ProducerRecord) -> str:
-    return record.headers[0][1] if record.headers else ""
+    return str(record.headers[0][1]) if record.headers else ""

@@ -8,7 +8,8 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -24,10 +25,11 @@ from headwater.declare.schema import Event
 from headwater.declare.spec import Stream
 from headwater.errors import HeadwaterError, OverloadedError, UsageError
 from headwater.position import Position
+from headwater.write.delivery_headers import delivery_headers
 from headwater.write.encoding import Key, Value, always, target_of, value_bytes
 from headwater.write.outlet import Blocking, CallTally, FullPolicy, Outlet, ProducerRecord
 from headwater.write.rate_limit import Bucket, Limit
-from headwater.write.shedding import NOTICE_SETTINGS, PRIORITIES, Shedding
+from headwater.write.shedding import NOTICE_SETTINGS, Shedding
 from headwater.write.spill_file import SpillFile
 from headwater.write.spilling import Spilling
 
@@ -96,10 +98,9 @@ class Writer:
         """``log`` is an address, an Access or Settings; by default the settings of file and environment.
 
         ``limit`` is the rate at which records may leave, like ``"1000/s"`` or ``"1000/s burst 50"``;
-        ``queue`` is how many may be in flight. ``full`` says what becomes of a record for which there is no
-        room: it waits for at most ``wait`` seconds (``block``), it goes into a file of at most
-        ``spill_bytes`` under ``folder`` and ``name`` (``spill``), or the least important record is left out
-        (``shed``).
+        ``queue`` is how many may be in flight. A record for which there is no room waits for at most ``wait``
+        seconds (``full="block"``), goes into a file of at most ``spill_bytes`` under ``folder`` and ``name``
+        (``"spill"``), or the least important record is left out (``"shed"``).
         """
         source = load() if log is None else log
         access = source.access if isinstance(source, Settings) else source
@@ -176,32 +177,67 @@ class Writer:
         events: Iterable[Value] | Event | bytes,
         *,
         key: Key | Callable[[Any], Key] = None,
-        priority: int | Callable[[Any], int] = 0,
+        priority: int | Callable[[Any], int] | None = None,
+        delay: str = "",
+        at: datetime | None = None,
+        expires: str | datetime | None = None,
+        id: str | Callable[[Any], str] = "",  # noqa: A002 (the word users expect)
+        headers: Mapping[str, str | bytes | None] | None = None,
     ) -> Position:
         """Sends events to a stream or a topic.
 
         Returns the next offset of each partition, when all are acknowledged. Events of a stream have the key
         that it declares. ``key`` replaces it, for all events or as a function of each; without it, records of
-        a topic by name have no key. ``priority``, 0 to 9, is given likewise: 0 is shed first.
+        a topic by name have no key.
+
+        For queues: an event is delivered after ``delay`` (``"10 minutes"``) or ``at`` a time, and not after
+        ``expires``; events of one ``id`` are delivered once, by queues that look for duplicates.
+        ``priority``, 0 to 9, is given as a number or as a function of each event: 9 is delivered first, and
+        when the writer sheds records, 0 is left out first.
         """
         topic, key_of = target_of(to, key)
         values = [events] if isinstance(events, Event | bytes) else events
-        rank = priority if callable(priority) else always(priority)
-        return self._put(topic, ((key_of(event), value_bytes(event, to), rank(event)) for event in values))
+        own = tuple(
+            (name, text.encode() if isinstance(text, str) else text) for name, text in (headers or {}).items()
+        )
+        headers_of = partial(delivery_headers, self._clock.now_ms(), delay=delay, at=at, expires=expires)
+        if callable(priority) or callable(id):
+            headers_of()  # raises before anything is sent
+            rank_of = priority if callable(priority) else always(priority)
+            id_of = id if callable(id) else always(id)
+            records = (
+                ProducerRecord(
+                    topic,
+                    key_of(event),
+                    value_bytes(event, to),
+                    rank_of(event) or 0,
+                    headers=own + headers_of(priority=rank_of(event), id=id_of(event)),
+                )
+                for event in values
+            )
+            return self._put(topic, records)
+        own += headers_of(priority=priority, id=id)
+        rank = priority or 0
+        return self._put(
+            topic,
+            (
+                ProducerRecord(topic, key_of(event), value_bytes(event, to), rank, headers=own)
+                for event in values
+            ),
+        )
 
     def put(self, topic: str, records: Iterable[Keyed], *, priority: int = 0) -> Position:
         """Sends pairs of key and value, as bytes or text, in their order; returns the same as `send`."""
-        return self._put(topic, ((key, value, priority) for key, value in records))
+        delivery_headers(0, priority=priority)  # raises if it is wrong
+        return self._put(topic, (ProducerRecord(topic, key, value, priority) for key, value in records))
 
-    def _put(self, topic: str, records: Iterable[tuple[Key, bytes | None, int]]) -> Position:
+    def _put(self, topic: str, records: Iterable[ProducerRecord]) -> Position:
         tally = CallTally()
         try:
-            for number, (key, value, priority) in enumerate(records, 1):
-                if priority not in PRIORITIES:
-                    raise UsageError("a priority is wrong", got=repr(priority), expected="0 to 9")
+            for number, record in enumerate(records, 1):
                 tally.begun = number
                 try:
-                    self._policy.give(ProducerRecord(topic, key, value, priority), tally)
+                    self._policy.give(record, tally)
                 except HeadwaterError:
                     raise
                 except Exception as error:

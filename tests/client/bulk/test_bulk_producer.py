@@ -102,7 +102,7 @@ def test_many_small_transactions_follow_each_other(bootstrap, topic, kind):
 
 @both_logs
 @both_producers
-def test_what_is_aborted_is_not_there_and_the_name_is_claimed_before_it_goes_on(bootstrap, topic, kind):
+def test_what_is_aborted_is_not_there_and_the_name_is_claimed_before_work_continues(bootstrap, topic, kind):
     made(bootstrap, topic)
     with claimed(bootstrap, topic, kind) as mine:
         mine.begin()
@@ -171,7 +171,7 @@ def test_a_record_that_the_topic_never_takes_is_named(bootstrap, topic, kind):
 
 
 def test_a_topic_that_is_not_there_is_named(bootstrap):
-    with claimed(bootstrap, "nobody", wait_s=0.3) as mine:
+    with claimed(bootstrap, "unknown", wait_s=0.3) as mine:
         mine.begin()
         with pytest.raises(
             MachineError, match=r"topic 'not-there' are not known; got .* UNKNOWN_TOPIC_OR_PARTITION"
@@ -180,8 +180,8 @@ def test_a_topic_that_is_not_there_is_named(bootstrap):
 
 
 def test_a_log_that_is_away_is_named_when_the_time_is_up():
-    mine = BulkProducer(f"127.0.0.1:{free_port()}", "nobody", wait_s=0.3)
-    with pytest.raises(MachineError, match="the log does not answer nobody"):
+    mine = BulkProducer(f"127.0.0.1:{free_port()}", "unknown", wait_s=0.3)
+    with pytest.raises(MachineError, match="the log does not answer unknown"):
         mine.claim()
     mine.close()
 
@@ -196,7 +196,7 @@ def test_what_is_closed_stays_closed(bootstrap, topic):
 
 
 def test_connections_that_break_again_and_again_lose_and_double_nothing(own_broker, topic):
-    """A proxy stands before the broker and drops everything again and again."""
+    """A proxy before the broker drops everything again and again."""
     made(own_broker.bootstrap, topic)
     proxy = Proxy(own_broker.port)
     proxy.join()
@@ -247,7 +247,7 @@ class Through(BulkProducer):
         return type(self._cluster)._connection(self._cluster, (place[0], self._port), known)
 
 
-def test_a_broker_that_is_killed_in_a_transaction_comes_back_and_the_transaction_goes_on(own_broker, topic):
+def test_a_transaction_continues_when_a_broker_that_was_killed_comes_back(own_broker, topic):
     made(own_broker.bootstrap, topic)
     keys, values = numbered(0, 60_000, 300)
     with claimed(own_broker.bootstrap, topic) as mine:

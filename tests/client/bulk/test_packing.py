@@ -98,7 +98,7 @@ def test_there_are_no_more_records_in_a_batch_than_it_may_have():
 
 
 @given(st.binary(max_size=100), st.integers(0, 60_000))
-def test_blocks_of_lz4_stand_alone_since_java_reads_no_others(text, times):
+def test_blocks_of_lz4_are_independent_since_java_reads_no_others(text, times):
     data = text * times
     frame = lz4_frame(data)
     assert frame[4] & 0x20

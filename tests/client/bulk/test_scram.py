@@ -31,7 +31,7 @@ def test_a_server_that_does_not_know_the_password_is_found_out():
         said.check(b"v=AAAATRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
 
 
-def test_an_answer_to_somebody_else_is_refused():
+def test_an_answer_to_another_client_is_refused():
     with pytest.raises(MachineError, match="another client's"):
         talk().final(FIRST.replace(b"rOpr", b"rOpx"))
 

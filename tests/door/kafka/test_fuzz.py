@@ -1,4 +1,4 @@
-"""Mutated requests, cut frames, giant lengths and slow writers: the broker says why it closes, and goes on serving others.
+"""Mutated requests, cut frames, giant lengths and slow writers: the broker says why it closes, and continues to serve others.
 
 FUZZ_REQUESTS sets how many requests are sent, FUZZ_SEED which ones.
 """
@@ -179,7 +179,7 @@ def test_a_version_of_api_versions_from_the_future_is_answered_in_version_0(fuzz
     assert (size, correlation, error) == (len(answer) - 4, 5, 35)
 
 
-def test_writers_that_send_a_byte_at_a_time_hold_nobody_up(fuzzed):
+def test_writers_that_send_a_byte_at_a_time_hold_up_no_others(fuzzed):
     slow = [socket.create_connection(("127.0.0.1", fuzzed.port), timeout=10) for _ in range(50)]
     for byte in struct.pack(">ihhih", 10, 18, 0, 42, -1)[:-1]:
         for client in slow:

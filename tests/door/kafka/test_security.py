@@ -1,4 +1,4 @@
-"""TLS and SASL PLAIN: who may use the broker, and who is told why not."""
+"""TLS and SASL PLAIN: who may use the broker, and the reason that others get."""
 
 import subprocess
 import sys
@@ -59,7 +59,7 @@ def test_a_wrong_password_is_refused(guarded):
     )
 
 
-def test_a_client_that_does_not_say_who_it_is_gets_nothing(guarded):
+def test_a_client_without_credentials_gets_nothing(guarded):
     process, certificate = guarded
     client = AdminClient(
         {

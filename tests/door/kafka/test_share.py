@@ -759,7 +759,7 @@ async def with_broker(disk, steps) -> None:
     await broker.close()
 
 
-def test_topics_that_are_no_queues_cost_nothing():
+def test_topics_that_are_not_queues_cost_nothing():
     async def steps(client):
         await produce(client, 100)
         assert "__share_group_state" not in client.broker.catalog.topics

@@ -203,9 +203,9 @@ def test_a_table_is_read_by_its_rows_or_by_its_changes_as_its_key_says(spark):
 @needs_tables
 def test_the_examples_of_the_page_run(spark):
     app = hw.App("page")
-    known: dict = {"hw": hw, "app": app, "F": F, "DataFrame": DataFrame, "datetime": datetime}
+    names: dict = {"hw": hw, "app": app, "F": F, "DataFrame": DataFrame, "datetime": datetime}
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        exec(block, known)  # noqa: S102  what the page tells readers to write
+        exec(block, names)  # noqa: S102  what readers of the page write
     orders = spark.createDataFrame(
         [(1, "de", 100, BEGIN), (2, "de", 50, BEGIN + MINUTE), (3, "fr", 1, BEGIN)],
         "order_id int, region string, cents int, at timestamp",
@@ -236,7 +236,7 @@ def test_the_examples_of_the_page_run(spark):
         19: False,
         16: True,
     }
-    trained = known["training"](orders.select("region", "at"), made["spending"])
+    trained = names["training"](orders.select("region", "at"), made["spending"])
     assert sorted((row.region, row.spent) for row in trained.collect()) == [
         ("de", 100),
         ("de", 150),

@@ -1,4 +1,4 @@
-"""Views that end with a groupBy: their rows are published where Spark has grouped them, and nobody can tell."""
+"""Views that end with a groupBy: their rows are published where Spark has grouped them, without a difference."""
 
 from collections import Counter
 
@@ -29,7 +29,7 @@ YES = {
     "several": ("SELECT a, c, count(*) AS n FROM t GROUP BY a, c", "a c"),
     "more than that": ("SELECT a, max(c) AS c FROM t GROUP BY a", "a c"),
     "an expression": ("SELECT a + 1 AS b, count(*) AS n FROM t GROUP BY a + 1", "b"),
-    "behind others": ("SELECT b, n * 2 AS n FROM (SELECT a AS b, count(*) AS n FROM t GROUP BY a) WHERE b > 1", "b"),
+    "downstream of others": ("SELECT b, n * 2 AS n FROM (SELECT a AS b, count(*) AS n FROM t GROUP BY a) WHERE b > 1", "b"),
     "having": ("SELECT a, count(*) AS n FROM t GROUP BY a HAVING count(*) > 1", "a"),
     "windows": ("SELECT window, a, count(*) AS n FROM t GROUP BY a, window(at, '1 minute')", "window a"),
 }  # fmt: skip
@@ -38,7 +38,7 @@ NO = {
     "less than it groups by": ("SELECT a, c, count(*) AS n FROM t GROUP BY a, c", "a"),
     "something else": ("SELECT a, max(c) AS c FROM t GROUP BY a", "c"),
     "made of the group": ("SELECT a % 2 AS b, count(*) AS n FROM t GROUP BY a", "b"),
-    "changed behind it": ("SELECT b % 2 AS b, n FROM (SELECT a AS b, count(*) AS n FROM t GROUP BY a)", "b"),
+    "changed afterwards": ("SELECT b % 2 AS b, n FROM (SELECT a AS b, count(*) AS n FROM t GROUP BY a)", "b"),
     "everything": ("SELECT 1 AS b, count(*) AS n FROM t", "b"),
     "moved again": ("SELECT /*+ REPARTITION(3) */ a, count(*) AS n FROM t GROUP BY a", "a"),
     "several rows of a group": ("SELECT a, explode(array(1, 2)) AS b FROM (SELECT a, count(*) FROM t GROUP BY a)", "a b"),

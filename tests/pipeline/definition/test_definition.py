@@ -1,4 +1,4 @@
-"""A changed view: what may change while it goes on, and what is refused with the command that puts it right."""
+"""A changed view: with which changes it continues, and which are refused with the command that puts it right."""
 
 from datetime import UTC, datetime
 
@@ -43,7 +43,7 @@ def test_a_result_of_a_later_form_is_refused_with_what_helps():
     assert "headwater view rebuild v APP" in text
 
 
-def test_a_digest_of_another_form_is_no_edit():
+def test_a_digest_of_another_form_is_not_an_edit():
     assert edited("2-a", "2-b")
     assert not edited("2-a", "2-a")
     assert not edited("5f2d8c1a9e3b7f60", "2-a")
@@ -68,7 +68,7 @@ def app(
 
 
 @pytest.mark.spark
-def test_a_changed_filter_goes_on_and_is_recorded_and_a_changed_window_is_refused(shop):
+def test_a_changed_filter_continues_and_is_recorded_and_a_changed_window_is_refused(shop):
     shop.make("orders", "other")
     shop.send(_orders(1))
     Runner(app(shop, QUERY.format(where="")), shop.settings).once()

@@ -83,9 +83,9 @@ def _grouped(draw: Draw, made: Made, kind: str) -> Program:
         form = draw.choose.choice(forms)
         chosen.append((form, "*" if form == "count" and draw.choose.random() < 0.5 else name))
     keys = tuple(f"g{number}" for number in range(len(by)))
-    told = ", ".join(f"s{n}={AGGREGATES[form].format(name)}" for n, (form, name) in enumerate(chosen))
+    calls = ", ".join(f"s{n}={AGGREGATES[form].format(name)}" for n, (form, name) in enumerate(chosen))
     asked = ", ".join(f"{form}({name}) AS s{n}" for n, (form, name) in enumerate(chosen))
-    code = f"hw.group({made.code}.selectExpr({', '.join(map(repr, listed))}), {list(keys)}, {told})"
+    code = f"hw.group({made.code}.selectExpr({', '.join(map(repr, listed))}), {list(keys)}, {calls})"
     sql = f"SELECT {', '.join(keys)}, {asked} FROM (SELECT {', '.join(listed)} FROM ({made.sql})) GROUP BY {', '.join(keys)}"
     return Program(sql, keys, kind, code=code, inputs=made.inputs)
 
@@ -132,7 +132,7 @@ def _group_of_group(draw: Draw) -> Program:
     sql = f"SELECT s0, count(*) AS n, count(g0) AS known FROM ({inner.sql}) GROUP BY s0"
     made = Program(sql, ("s0",), "hw.group of hw.group", code=code, inputs=inner.inputs)
     if any(word in inner.code.rsplit("selectExpr", 1)[1] for word in ("s0=F.min", "s0=F.max", "s0=F.avg")):
-        text = "CAST(s0 AS STRING) AS t"  # what is no exact text by itself in a view's key
+        text = "CAST(s0 AS STRING) AS t"  # a value that has no exact text in a view's key
         code = f"hw.group({inner.code}.selectExpr({text!r}, 'g0'), 't', n=F.count('*'), known=F.count('g0'))"
         sql = f"SELECT t, count(*) AS n, count(g0) AS known FROM (SELECT {text}, g0 FROM ({inner.sql})) GROUP BY t"
         made = made._replace(sql=sql, code=code, key=("t",))

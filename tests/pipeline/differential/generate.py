@@ -1,4 +1,4 @@
-"""Groups of programs that share a run: which programs a seed stands for, and what happens to their tables."""
+"""Groups of programs that share a run: which programs a seed is, and what happens to their tables."""
 
 import random
 from typing import NamedTuple

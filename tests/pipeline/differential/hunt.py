@@ -43,7 +43,7 @@ OF_STREAMS = {
     "interval.unmatched",
 }
 CRASH = "An error occurred while calling"
-"""What a view says that a Python worker has ended: that is no wrong row."""
+"""The error of a view whose Python worker has ended: that is not a wrong row."""
 
 
 class Hunt:

@@ -72,7 +72,7 @@ MUTATIONS = {
     "an outer join has no null row when the last partner goes": Mutation(
         "tables.join_pairs", "_lonely", "mine.after * ~after[mine.key]", "mine.after * ~(after | before)[mine.key]"
     ),
-    "a right join shows no row that meets nobody": Mutation(
+    "a right join shows no row without a match": Mutation(
         "tables.join_pairs", "PairJoin.pairs", "for side in (0, 1):\n        if self.outer[side]:", "for side in (0,):\n        if self.outer[side]:"
     ),
     "a join takes no pair back": Mutation(
@@ -114,7 +114,7 @@ MUTATIONS = {
         "windows.sessions", "_merge_sessions", "session.first - before.last > gap_us", "session.first - before.last >= gap_us"
     ),
     "a session that became part of another stays": Mutation(
-        "windows.sessions", "Sessions.apply", "if each.first not in firsts)", "if False)"
+        "windows.sessions", "Sessions.apply", "if session.first not in firsts", "if False"
     ),
     "a session is forgotten a gap too early": Mutation(
         "windows.sessions", "Sessions._kept", "since = horizon - self.gap_us", "since = horizon"

@@ -128,10 +128,10 @@ class AsOf:
     """Clicks beside the rates that held at their time, batch by batch."""
 
     def __init__(self, program: Program) -> None:
-        told = dict(program.options)
-        self.missing, self.hold = told["missing"], told["hold"] * MINUTE_US
+        options = dict(program.options)
+        self.missing, self.hold = options["missing"], options["hold"] * MINUTE_US
         self.horizon = program.correct * MINUTE_US
-        self.lag = max(self.horizon, told["correct"] * MINUTE_US, self.hold)
+        self.lag = max(self.horizon, options["correct"] * MINUTE_US, self.hold)
         self.rates: dict[tuple[Any, ...], Any] = {}
         self.answers: list[Answer] = []
 
@@ -202,8 +202,8 @@ def _by_percent(shown: list[Answer]) -> list[dict[str, Any]]:
 
 def _unmatched(program: Program, batches: Sequence[Batch]) -> list[dict[str, Any]]:
     """What nothing has met, and nothing can meet any more by the last watermark."""
-    told = dict(program.options)
-    before, after = timedelta(minutes=told["before"]), timedelta(minutes=told["after"])
+    options = dict(program.options)
+    before, after = timedelta(minutes=options["before"]), timedelta(minutes=options["after"])
     seen = rows_in_time(program, batches)
     passed = max((each.watermark for each in batches if each.watermark is not None), default=EVER)
 
@@ -219,15 +219,15 @@ def _unmatched(program: Program, batches: Sequence[Batch]) -> list[dict[str, Any
 
 
 def _distinct(program: Program, batches: Sequence[Batch]) -> list[dict[str, Any]]:
-    told = dict(program.options)
-    within, gone = timedelta(minutes=told["within"]), list[tuple[Any, datetime]]()
+    options = dict(program.options)
+    within, gone = timedelta(minutes=options["within"]), list[tuple[Any, datetime]]()
     for batch in batches:
         rows = rows_in_time(program, [batch])["clicks"]
         for each in sorted((row for row in rows if row.at is not None), key=lambda row: row.at):
-            key = getattr(each, told["by"])
+            key = getattr(each, options["by"])
             if not any(known == key and abs(at - each.at) <= within for known, at in gone):
                 gone.append((key, each.at))
-    return [{told["by"]: key, "at": wire(at)} for key, at in gone]
+    return [{options["by"]: key, "at": wire(at)} for key, at in gone]
 
 
 IN_PYTHON: dict[str, Callable[[Program, Sequence[Batch]], list[dict[str, Any]]]] = {

@@ -102,8 +102,8 @@ class Run:
             graph = self._app({name: program}).graph()
             shards = self.shop.settings.partitions
             for view in graph.views.values():
-                told = {"partitions": self.partitions, "in_groups": shards == self.engine.partitions()}
-                self.engine.prepare(graph, view, shards, **told)
+                options = {"partitions": self.partitions, "in_groups": shards == self.engine.partitions()}
+                self.engine.prepare(graph, view, shards, **options)
         except UsageError as error:
             self.refused[program.text] = str(error)
             return

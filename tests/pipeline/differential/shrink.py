@@ -89,7 +89,7 @@ def _simpler(case: Case, tries: Callable[[Case], bool]) -> Case:
 
 
 def simpler(program: Program) -> Iterator[Program]:
-    """The same program in SQL without a clause, or without one of the columns that are no part of its key."""
+    """The same program in SQL without a clause, or without one of the columns that are not part of its key."""
     if program.code or program.query:
         return
     for clause in CLAUSES:

@@ -37,22 +37,22 @@ def _window(draw: Draw) -> Program:
     sql = f"SELECT {by}, window, {listed} FROM clicks{condition} GROUP BY {by}, window(at, '{size} minutes'{hop})"
     code, inputs = "", ()
     if draw.choose.random() < 0.5 and not condition:
-        told = ", ".join(f"F.expr({each!r}).alias('s{n}')" for n, each in enumerate(aggregates))
+        columns = ", ".join(f"F.expr({aggregate!r}).alias('s{n}')" for n, aggregate in enumerate(aggregates))
         code, inputs = (
-            f"clicks.groupBy({by!r}, F.window('at', '{size} minutes'{hop})).agg({told})",
+            f"clicks.groupBy({by!r}, F.window('at', '{size} minutes'{hop})).agg({columns})",
             ("clicks",),
         )
     return Program(sql, (by, "window"), "window", code=code, inputs=inputs, correct=_late(draw))
 
 
-def _told(aggregates: list[str]) -> str:
+def _arguments(aggregates: list[str]) -> str:
     return ", ".join(f"s{n}=F.expr({each!r})" for n, each in enumerate(aggregates))
 
 
 def _sessions(draw: Draw) -> Program:
     gap, by, aggregates = _minutes(draw, 2, 5, 7), draw.choose.choice(["user", "item"]), _aggregates(draw)
     listed = ", ".join(f"{each} AS s{n}" for n, each in enumerate(aggregates))
-    code = f"hw.sessions(clicks, {by!r}, time='at', gap='{gap} minutes', {_told(aggregates)})"
+    code = f"hw.sessions(clicks, {by!r}, time='at', gap='{gap} minutes', {_arguments(aggregates)})"
     sql = f"SELECT {by}, session_window AS window, {listed} FROM clicks WHERE at IS NOT NULL GROUP BY {by}, session_window(at, '{gap} minutes')"
     return Program(sql, (by, "window"), "hw.sessions", code=code, inputs=("clicks",), correct=_late(draw))
 
@@ -60,7 +60,7 @@ def _sessions(draw: Draw) -> Program:
 def _sliding(draw: Draw) -> Program:
     size, by, aggregates = _minutes(draw, 3, 10), draw.choose.choice(["user", "item"]), _aggregates(draw)
     listed = ", ".join(f"{each.replace('(', '(e.').replace('e.*', '*')} AS s{n}" for n, each in enumerate(aggregates))  # fmt: skip
-    code = f"hw.sliding(clicks, {by!r}, time='at', size='{size} minutes', {_told(aggregates)})"
+    code = f"hw.sliding(clicks, {by!r}, time='at', size='{size} minutes', {_arguments(aggregates)})"
     sql = (
         f"SELECT t.{by} AS {by}, named_struct('start', t.at - INTERVAL {size} MINUTES, 'end', t.at) AS window, {listed} "
         f"FROM (SELECT DISTINCT {by}, at FROM clicks WHERE at IS NOT NULL) t JOIN clicks e "

@@ -37,7 +37,7 @@ class Row(NamedTuple):
 times = st.one_of(st.integers(-8, 50), st.integers(20, 30), st.none())
 rows = st.builds(Row, st.sampled_from("lr"), st.sampled_from("aaaab") | st.none(), times, st.none() | st.integers(0, 1))  # fmt: skip
 batches = st.lists(st.tuples(st.lists(rows, max_size=14), st.integers(0, 14)), max_size=7)
-"""The rows of each batch, and how far the watermark goes on after it."""
+"""The rows of each batch, and how far the watermark advances after it."""
 bounds = st.builds(Bound, st.integers(0, 6), st.integers(0, 6), st.integers(1, 15))
 seeds = st.tuples(st.integers(0, 9), st.integers(1, 3))
 """How rows are shuffled, and to how many shards the state is scaled in between."""
@@ -191,7 +191,7 @@ def test_a_row_without_a_match_comes_out_once_when_none_can_come_any_more(batche
     for rows, move in [*batches, ([], 200), ([], 0)]:
         out = stage.take(rows)
         for row in out:
-            if row["id"] is not None and row["at"] is not None:  # what stands behind still waits for it
+            if row["id"] is not None and row["at"] is not None:  # operators downstream still wait for it
                 assert row["at"] + bound.after_us < stage.moment.horizon
         seen.update(tuple(row.values()) for row in out)
         assert seen == missed(stage.accepted, bound, stage.moment.horizon)

@@ -57,7 +57,7 @@ def named(clicks: DataFrame) -> DataFrame:
     return clicks.select("click_id", "search_id", F.col("at").alias("clicked_at"))
 
 
-def test_pairs_and_windows_behind_them_with_a_restart_between(shop):
+def test_pairs_and_windows_over_them_with_a_restart_between(shop):
     app = declared(f"{shop.name('')}")
     pairs, counted, missed = (shop.name(name) for name in ("pairs", "counted", "missed"))
     within = {"on": "search_id", "time": ("at", "clicked_at"), "after": "10 minutes"}
@@ -102,7 +102,7 @@ def test_pairs_and_windows_behind_them_with_a_restart_between(shop):
         assert answer[view] == shop.table(view)
 
 
-def test_a_search_that_nobody_clicks_on_comes_out_with_no_further_input():
+def test_a_search_without_a_click_comes_out_with_no_further_input():
     app = declared()
     app.sql(
         "missed",
@@ -115,7 +115,7 @@ def test_a_search_that_nobody_clicks_on_comes_out_with_no_further_input():
         assert t.rows("missed") == []
         t.advance(
             "5 minutes"
-        )  # the clicks are at 9:10 less the delay, and go on by the clock after a minute: 9:09
+        )  # the clicks are at 9:10 less the delay, and advance by the clock after a minute: 9:09
         assert t.rows("missed") == []
         t.advance("20 minutes")
         assert [row["search_id"] for row in t.rows("missed")] == [2]
@@ -139,7 +139,7 @@ def test_a_left_join_shows_nulls_and_then_the_match():
         t.check("first")
 
 
-def test_what_cannot_be_matched_is_said_in_one_line(spark):
+def test_what_cannot_be_matched_is_refused_in_one_line(spark):
     left = spark.createDataFrame([(1, "a", BEGIN)], "id int, name string, at timestamp")
     right = spark.createDataFrame([(1, "a", BEGIN)], "id int, name string, seen timestamp")
     on = {"on": "id", "time": ("at", "seen")}
@@ -165,7 +165,7 @@ def test_the_examples_of_the_page_run(spark):
     app = hw.App("page")
     known: dict = {"hw": hw, "app": app, "F": F, "DataFrame": DataFrame, "datetime": datetime}
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        exec(block, known)  # noqa: S102  what the page tells readers to write
+        exec(block, known)  # noqa: S102  what readers of the page write
     searches = spark.createDataFrame(
         [(1, "shoes", BEGIN), (2, "hats", BEGIN)], "search_id int, query string, at timestamp"
     )

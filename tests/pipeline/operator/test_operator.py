@@ -138,7 +138,7 @@ def test_a_view_whose_operators_change_is_refused(shop):
 @pytest.mark.parametrize(
     ("key", "said"), [("nothing", "the key 'nothing' is not a column"), ([], "the key is empty")]
 )
-def test_a_key_that_is_no_column_is_refused(shop, key, said):
+def test_a_key_that_is_not_a_column_is_refused(shop, key, said):
     app = shop.app()
 
     @app.view(key="country", name=shop.name("wrong"))

@@ -99,7 +99,7 @@ def test_a_redeploy_makes_no_false_spike_in_event_time(shop):
     Topics(shop.bootstrap).ensure(["requests"], 2, compact=False)
     writer, clock = Writer(shop.log), SettableClock(int(BEGIN.timestamp() * 1000))
 
-    def goes_on(minutes: range) -> Iterator[int]:
+    def sends(minutes: range) -> Iterator[int]:
         for minute in minutes:
             writer.put("requests", traffic.requests(BEGIN + minute * MINUTE, 60))
             clock.advance(59)
@@ -107,15 +107,15 @@ def test_a_redeploy_makes_no_false_spike_in_event_time(shop):
             clock.advance(1)
 
     with shop.running(app, clock):
-        for sent in goes_on(range(4)):
+        for sent in sends(range(4)):
             shop.taken("rate", "requests", sent)
-    list(goes_on(range(4, 9)))  # the pipeline is down
+    list(sends(range(4, 9)))  # the pipeline is down
     writer.put("requests", traffic.requests(BEGIN + 9 * MINUTE, 60))
     clock.advance(59)
     with shop.running(app, clock):
         shop.taken("rate", "requests", 600)
         clock.advance(1)
-        for sent in goes_on(range(10, 12)):
+        for sent in sends(range(10, 12)):
             shop.taken("rate", "requests", sent)
 
     client = Client(shop.bootstrap)
@@ -128,7 +128,7 @@ def test_a_redeploy_makes_no_false_spike_in_event_time(shop):
     assert draw.draw(client) == (EXAMPLES / "redeploy" / "redeploy.svg").read_text()
 
 
-def test_visits_join_and_end_although_nobody_says_so():
+def test_visits_join_and_end_without_an_event_that_says_so():
     app = hw.App.load(str(EXAMPLES / "sessions" / "app.py"))
 
     def click(user: str, minute: int, page: str) -> dict:

@@ -1,6 +1,7 @@
 """A record that a query cannot take is left out, published to ``<view>.failed`` with the reason, and counted; everything else continues."""
 
 import json
+import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -54,6 +55,17 @@ def failed(shop: Shop, view: str) -> list[tuple[int, str]]:
         if row is not None
     ]
     return sorted(found)
+
+
+def place_of(shop: Shop, number: int) -> str:
+    """The place of an order in the log, as an error names it."""
+    topic = shop.name("orders")
+    (record,) = [
+        record
+        for record in Client(shop.log).read([topic])
+        if json.loads(record.value())["order_id"] == number
+    ]
+    return f"{topic}, partition {record.partition()}, offset {record.offset()}"
 
 
 def parts(orders):
@@ -218,9 +230,34 @@ def test_with_on_error_stop_every_failure_stops_the_view(shop: Shop):
     app.view(key="order_id", name=view, on_error="stop")(parts)
     shop.send([order(1, 1), order(2, 0)])
     for _ in range(2):
-        with pytest.raises(HeadwaterError, match=r"has stopped; got \[DIVIDE_BY_ZERO\]"):
+        with pytest.raises(HeadwaterError) as stopped:
             Runner(app, shop.settings).once()
+        assert re.search(r"has stopped; got the record at .*: \[DIVIDE_BY_ZERO\]", str(stopped.value))
+        place = place_of(shop, 2)
+        assert place in str(stopped.value)
     assert shop.table(view) == {}
+
+
+def test_an_exception_with_on_error_stop_names_the_line_and_the_record(shop: Shop):
+    shop.make("orders")
+    app, view = shop.app(), shop.name("strict")
+
+    def checked(cents):
+        if cents == 0:
+            raise ValueError("nothing to divide")
+        return 100 // cents
+
+    @app.view(key="order_id", name=view, on_error="stop")
+    def strict(orders):
+        return orders.select("order_id", F.udf(checked, "long")("cents").alias("part"))
+
+    shop.send([order(n, 0 if n == 7 else n) for n in range(1, 13)])
+    with pytest.raises(HeadwaterError) as stopped:
+        Runner(app, shop.settings).once()
+    place = place_of(shop, 7)
+    said = str(stopped.value)
+    assert f"got the record at {place}: ValueError: nothing to divide (in test_failed.py, line " in said
+    assert "in checked: raise ValueError" in said
 
 
 def test_a_query_that_fails_on_nearly_every_record_stops_instead_of_leaving_all_of_them_out(shop: Shop):

@@ -1,4 +1,4 @@
-"""The folder of checkpoints on a disk without room, or that can only be read: a view stops with one line, and goes on right when it can write."""
+"""The folder of checkpoints on a disk without room, or that can only be read: a view stops with one line, and continues without an error when it can write."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def expected(count: int) -> dict[str, dict]:
 
 
 def stopped(shop: Shop, app: hw.App, begin) -> StorageError:
-    """What a running view says when it cannot go on."""
+    """The error of a running view when it cannot continue."""
 
     def run() -> None:
         with shop.running(app) as runner:
@@ -57,7 +57,7 @@ def stopped(shop: Shop, app: hw.App, begin) -> StorageError:
     return found.value
 
 
-def test_a_view_whose_checkpoints_have_no_room_stops_with_a_line_and_goes_on_right(shop, disk):
+def test_a_view_whose_checkpoints_have_no_room_stops_with_a_line_and_continues_right(shop, disk):
     app, name = counted(shop)
     shop.make("orders")
     shop.send(orders(100))
@@ -93,7 +93,7 @@ def test_a_new_view_whose_checkpoints_can_only_be_read_is_not_begun(shop, disk):
     assert shop.table(name) == expected(100)
 
 
-def test_a_view_whose_checkpoints_can_only_be_read_stops_with_a_line_and_goes_on_right(shop, disk):
+def test_a_view_whose_checkpoints_can_only_be_read_stops_with_a_line_and_continues_right(shop, disk):
     app, name = counted(shop)
     shop.make("orders")
     shop.send(orders(100))

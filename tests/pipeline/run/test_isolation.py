@@ -12,8 +12,10 @@ from headwater.errors import UsageError
 from headwater.pipeline.engine.checkpoint import Checkpoint
 from headwater.pipeline.engine.engine import Failure, Fault
 from headwater.pipeline.engine.failure_search import NotOfRecords, TooMany, allowed, search
-from headwater.pipeline.run.isolation import BatchInput, Isolation
+from headwater.pipeline.run.diagnosis import diagnose
+from headwater.pipeline.run.isolation import PLACE_S, BatchInput, Isolation
 from headwater.result import Result
+from headwater.testing import SettableClock
 
 
 class Model:
@@ -174,8 +176,8 @@ class Life:
         (folder / "offsets").mkdir()
         self.begin(**options)
 
-    def begin(self, **options) -> None:
-        view = SimpleNamespace(name="parts", on_error="skip")
+    def begin(self, on_error: str = "skip", **options) -> None:
+        view = SimpleNamespace(name="parts", on_error=on_error)
         prepared = SimpleNamespace(view=view, skips=self.engine)
         self.isolation = Isolation(self.engine, prepared, None, threading.Event(), **options)
 
@@ -259,3 +261,34 @@ def test_what_retention_has_deleted_is_not_searched(tmp_path):
     assert [failure.offset for failure in failures] == [first + 3]
     assert taken == [row for row in rows if row[1] != first + 3]
     assert engine.trials <= 8
+
+
+def test_a_view_that_stops_with_the_first_failure_names_its_record(tmp_path):
+    engine = Engine({(0, 765), (0, 900)})
+    life = Life(tmp_path, engine, on_error="stop")
+    with pytest.raises(FailingError) as stopped:
+        life.take(1000)
+    assert diagnose("parts", stopped.value, tmp_path).got == (
+        "the record at t, partition 0, offset 765: (0, 765)"
+    )
+    assert engine.trials <= 15
+
+
+def test_the_search_for_that_record_is_bounded_in_time(tmp_path):
+    clock = SettableClock()
+    engine = Engine({(0, 765)})
+    engine.compute = lambda *attempt: (clock.advance(PLACE_S / 3), Engine.compute(engine, *attempt))[1]
+    life = Life(tmp_path, engine, on_error="stop", clock=clock)
+    with pytest.raises(FailingError) as stopped:
+        life.take(1000)
+    assert engine.trials <= 6
+    assert diagnose("parts", stopped.value, tmp_path).got == "(0, 765)"
+
+
+def test_a_view_that_stops_because_of_its_state_blames_no_record(tmp_path):
+    engine = Engine(())
+    engine.compute = lambda *_: (_ for _ in ()).throw(FailingError("a row of the state"))
+    life = Life(tmp_path, engine, on_error="stop")
+    with pytest.raises(FailingError) as stopped:
+        life.take(8)
+    assert diagnose("parts", stopped.value, tmp_path).got == "a row of the state"

@@ -125,7 +125,7 @@ def test_errors_name_the_file_of_the_application_and_leave_names_alone():
     runner = object.__new__(Runner)
     condition = Condition()
     condition.end("build it again: headwater view rebuild APPLES APP; or APP", heals=False)
-    runner.views = {"APPLES": types.SimpleNamespace(condition=condition)}
+    runner.views = {"APPLES": types.SimpleNamespace(condition=condition, left_out=None)}
     runner._app = types.SimpleNamespace(file="shop.py")
     runner.watch = types.SimpleNamespace(lags={}, judged=lambda status: status)
     (status,) = runner.statuses()

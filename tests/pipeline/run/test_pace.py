@@ -53,7 +53,7 @@ class Held:
 
 
 class Gauge(threading.Thread):
-    """Looks all the time by how many records the sink is behind."""
+    """Watches the lag of the sink, in records, all the time."""
 
     def __init__(self, pace: Pace) -> None:
         super().__init__(daemon=True)

@@ -166,7 +166,11 @@ def test_windows_in_real_time_tell_of_late_records_and_a_clock_far_ahead_closes_
     def settled(runner):
         ends = lambda: Topics(shop.bootstrap).ends([shop.name("orders")])  # noqa: E731
         wait_until(lambda: runner.wait(0) or shop.committed(counted) == ends(), 60, "its positions")
-        left_out.append(next(status.left_out for status in runner.statuses()))
+        counted_late = lambda: next(status.left_out for status in runner.statuses())  # noqa: E731
+        wait_until(  # a moment after the positions are committed
+            lambda: runner.wait(0) or counted_late().late == len(shop.records(late)), 60, "its counts"
+        )
+        left_out.append(counted_late())
 
     left_out = []
     shop.run(app, meanwhile)

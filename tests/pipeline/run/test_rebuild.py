@@ -97,7 +97,7 @@ def test_a_new_version_takes_the_place_of_the_old_in_one_step_and_back(shop, mor
     swapped = Rebuild(app(shop, view, BIG, **more), shop.settings, view).run(said.append)
 
     assert said[-2:] == ["60 of 60 records", f"{swapped.changed:,} rows differed"]
-    assert all(line.endswith(" of 60 records") for line in said[:-1]), "ticks are no records"
+    assert all(line.endswith(" of 60 records") for line in said[:-1]), "ticks are not records"
     assert run_of(shop, view) == swapped.run != first
     news = seen(shop, view)[len(before) :]
     assert sorted(news) == [("de", 3, 13), ("fr", 0, None), ("us", 3, 13)]
@@ -122,7 +122,7 @@ def test_a_new_version_takes_the_place_of_the_old_in_one_step_and_back(shop, mor
 
 @contextmanager
 def running(shop: Shop, view: str) -> Iterator[Runner]:
-    """A pipeline with its first batch behind it."""
+    """A pipeline after its first batch."""
     shop.make("orders")
     shop.send(orders(30))
     runner = Runner(app(shop, view), shop.settings)
@@ -134,7 +134,7 @@ def running(shop: Shop, view: str) -> Iterator[Runner]:
         runner.stop()
 
 
-def test_a_running_pipeline_goes_on_with_the_new_run(shop):
+def test_a_running_pipeline_continues_with_the_new_run(shop):
     view = shop.name("totals")
     with running(shop, view) as runner:
         first = run_of(shop, view)
@@ -161,8 +161,8 @@ def test_a_running_pipeline_of_another_version_ends_and_says_so(shop):
 def test_what_cannot_be_rebuilt_is_refused(shop):
     shop.make("orders")
     view = shop.name("totals")
-    with pytest.raises(UsageError, match="unknown view 'nobody'"):
-        Rebuild(app(shop, view), shop.settings, "nobody")
+    with pytest.raises(UsageError, match="unknown view 'unknown'"):
+        Rebuild(app(shop, view), shop.settings, "unknown")
     with pytest.raises(UsageError, match="has no results to be rebuilt"):
         Rebuild(app(shop, view), shop.settings, view).run()
     shop.send(orders(3))
@@ -246,7 +246,7 @@ class Watched(Rebuild):
 
 
 @pytest.mark.timeout(600)
-def test_under_traffic_the_live_view_is_fenced_once_little_is_missing_and_goes_on_with_the_new_run(shop):
+def test_under_traffic_the_live_view_is_fenced_once_little_is_missing_and_continues_with_the_new_run(shop):
     shop.make("orders")
     view, stop = shop.name("totals"), threading.Event()
     shop.send(orders(20_000))
@@ -280,7 +280,7 @@ def test_under_traffic_the_live_view_is_fenced_once_little_is_missing_and_goes_o
 
 
 class Interrupted(Rebuild):
-    """Ends right behind the fence."""
+    """Ends right after the fence."""
 
     def _visible_result(self, *_):
         raise KeyboardInterrupt

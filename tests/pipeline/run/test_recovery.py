@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 @pytest.fixture
 def view(shop: Shop) -> tuple[hw.App, str]:
-    """A view with state of Spark's and of ours, that has read 100 orders and stands."""
+    """A view with state of Spark's and of ours, that has read 100 orders and is stopped."""
     app, name = shop.app(), shop.name("by_customer")
 
     @app.view(name=name, key=["customer_id"])
@@ -56,16 +56,16 @@ def lose(shop: Shop, name: str) -> None:
     shutil.rmtree(session.copies(shop.settings), ignore_errors=True)
 
 
-def go_on(shop: Shop, app: hw.App, name: str) -> None:
+def continue_view(shop: Shop, app: hw.App, name: str) -> None:
     shop.send(orders(100, 100))
     shop.run(app)
     assert shop.table(name) == expected(200)
 
 
-def test_a_checkpoint_goes_on_without_the_copies_of_its_state(shop, view):
+def test_a_checkpoint_continues_without_the_copies_of_its_state(shop, view):
     app, name = view
     shutil.rmtree(session.copies(shop.settings))
-    go_on(shop, app, name)
+    continue_view(shop, app, name)
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
@@ -78,13 +78,13 @@ def test_a_machine_that_lacks_the_state_restores_it_and_continues(shop, view, tm
 
     assert restored == saved
     before = len(shop.records(name))
-    go_on(shop, app, name)
+    continue_view(shop, app, name)
     assert len(shop.records(name)) == before + len(
         expected(200)
     )  # each row has changed once: nothing was done again
 
 
-def test_a_view_is_made_anew_from_the_log_when_its_state_is_gone(shop, view):
+def test_a_view_is_computed_again_from_the_log_when_its_state_is_gone(shop, view):
     app, name = view
     lose(shop, name)
     shop.send(orders(100, 100))
@@ -100,7 +100,7 @@ def test_a_backup_from_before_the_last_result_is_refused_and_a_new_one_replaces_
     app, name = view
     url = str(tmp_path / "saved")
     old = backup(shop.settings, name, url)
-    go_on(shop, app, name)
+    continue_view(shop, app, name)
     kept = folder(shop, name).rename(tmp_path / "kept")
     with pytest.raises(UsageError, match=r"older than the log.*headwater view reset"):
         restore(shop.settings, name, url)
@@ -111,7 +111,7 @@ def test_a_backup_from_before_the_last_result_is_refused_and_a_new_one_replaces_
     assert [path.name for path in (tmp_path / "saved" / name / new.run).iterdir()] == [str(new.batch)]
 
 
-def test_what_cannot_be_backed_up_or_restored_is_said(shop, view, tmp_path):
+def test_what_cannot_be_backed_up_or_restored_is_refused(shop, view, tmp_path):
     _, name = view
     url = str(tmp_path / "saved")
     with pytest.raises(UsageError, match="already has the checkpoint"):
@@ -141,7 +141,7 @@ def cut_power(checkpoint: Path, synced: set[str]) -> list[str]:
     return [f"{file.parent.name}/{file.name}" for file in lost]
 
 
-def test_a_view_goes_on_by_itself_after_a_power_cut_that_has_emptied_what_spark_had_not_synced(shop, view):
+def test_a_view_continues_by_itself_after_a_power_cut_that_has_emptied_what_spark_had_not_synced(shop, view):
     app, name = view
     for start in (100, 150):
         shop.send(orders(50, start))

@@ -86,7 +86,7 @@ def test_a_sql_view_equals_the_python_view(shop):
 
 
 @both_logs
-def test_a_restart_goes_on_without_a_lost_or_doubled_row(shop):
+def test_a_restart_continues_without_a_lost_or_doubled_row(shop):
     app = shop.app()
     view = shop.name("totals")
     app.sql(view, SUMS, key="country")

@@ -1,4 +1,4 @@
-"""A view over a log with TLS and users: Spark reads, writes and commits as the user of the settings, and tells nobody the password."""
+"""A view over a log with TLS and users: Spark reads, writes and commits as the user of the settings, and shows the password nowhere."""
 
 import pytest
 

@@ -1,8 +1,8 @@
 """Kill -9 at each named point of the batch protocol and at random: every batch happens once, whole, and state equals output.
 
 CRASH_SEED is the first seed, CRASH_ROUNDS the number of kills; each seed is ten of them. CRASH_KIND is ``stage`` for streams of orders and
-``joins`` for tables and streams that are joined, on the embedded log; ``-kafka`` behind it is for Apache Kafka, ``-executor`` for executors
-that are processes of their own. Without it both loads are killed a few times. What was killed is told to the file CRASH_TALLY.
+``joins`` for tables and streams that are joined, on the embedded log; ``-kafka`` at its end is for Apache Kafka, ``-executor`` for executors
+that are processes of their own. Without it both loads are killed a few times. What was killed is written to the file CRASH_TALLY.
 """
 
 import json
@@ -87,7 +87,7 @@ def test_every_batch_happens_once_whatever_is_killed(kind, seed, shop, log, tmp_
 
 
 def unbalanced(shop: Shop) -> dict[str, list[str]]:
-    """What the account complains of. An executor that is lost with a part of a batch leaves Spark's counts behind, and the part is counted again."""
+    """The faults of the account. The counts of an executor that is lost with a part of a batch remain, and the part is counted again."""
     said = [each.fault for each in accounts(shop.log) if each.fault]
     return {"the account": said} if said else {}
 

@@ -1,6 +1,6 @@
 """A view says what Spark's own SQL, or plain Python, says of the same rows, after every batch, whatever the query and the values; or it is refused.
 
-SQL_SEED is the first dozen of programs, SQL_PROGRAMS their number. What differs is shrunk to a small case before it is told.
+SQL_SEED is the first dozen of programs, SQL_PROGRAMS their number. What differs is shrunk to a small case before it is reported.
 """
 
 import json
@@ -52,12 +52,12 @@ def test_a_view_says_what_sql_says_of_the_same_rows(run, number, amount):
     whole = group(number, amount)
     found = run(whole, number)
     if found.differences:
-        pytest.fail(_told(run, whole, number, found))
+        pytest.fail(_report(run, whole, number, found))
     allowed = {each.text for each in whole.programs if each.refusable}
     assert found.refused.keys() <= allowed, found.refused
 
 
-def _told(run, whole: Group, number: int, found: Compared) -> str:
+def _report(run, whole: Group, number: int, found: Compared) -> str:
     """The differences, and a small case of the first."""
     lines = [f"group {number}, {whole.shards} shards"]
     for each in found.differences:

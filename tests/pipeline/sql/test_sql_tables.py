@@ -179,7 +179,7 @@ def test_a_table_as_of_the_time_of_an_event_is_enrich(spark, how, written):
     assert len(rows(found)) == (4 if how == "LEFT JOIN" else 2)
 
 
-def test_behind_a_table_as_of_a_time_go_filters_and_groups(spark):
+def test_filters_and_groups_may_follow_a_table_as_of_a_time(spark):
     text = """SELECT r.percent, count(*) AS n FROM sales JOIN rates FOR SYSTEM_TIME AS OF sales.at AS r
         ON sales.land = r.land AND r.percent < 19 WHERE sales.id > 0 GROUP BY r.percent"""
     assert rows(live(text, past(spark))) == ["(16, 1)"]
@@ -248,7 +248,7 @@ def test_what_cannot_follow_the_changes_of_a_table_is_refused_in_one_line(spark,
 def page(name: str, app: hw.App) -> dict:
     known = {"hw": hw, "app": app, "F": F, "DataFrame": DataFrame, "datetime": datetime}
     for block in re.findall(r"^```python\n(.*?)^```", (DOCS / name).read_text(), re.MULTILINE | re.DOTALL):
-        exec(block, known)  # noqa: S102  what the page tells readers to write
+        exec(block, known)  # noqa: S102  what readers of the page write
     return known
 
 

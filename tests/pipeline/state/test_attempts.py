@@ -19,7 +19,7 @@ from headwater.pipeline.run.runner import Runner
 from headwater.pipeline.state.files import Place, contents
 from headwater.pipeline.state.shard import Shard
 from headwater.result import File, Result, files_of
-from pipeline.left import run_folder
+from pipeline.published import run_folder
 from support.ordershop import Shop, orders
 
 pytestmark = pytest.mark.spark
@@ -43,7 +43,7 @@ ATTEMPT = """
 
 
 def counting(shop: Shop, marker: Path) -> hw.App:
-    """Orders by customer; behind the count, each first attempt of a task dies while there is a marker."""
+    """Orders by customer; after the count, each first attempt of a task dies while there is a marker."""
     app, dies = shop.app(), str(marker)
 
     def mortal(batches):
@@ -113,8 +113,8 @@ def test_of_two_attempts_at_a_time_only_the_one_that_the_result_names_counts(sho
     won = last.state[operator][number][-1]
     changes = dict(contents(place, won))
 
-    told = msgspec.json.encode([place, number, before.state[operator][number], won]).decode()
-    command = [sys.executable, "-c", textwrap.dedent(ATTEMPT), told]
+    argument = msgspec.json.encode([place, number, before.state[operator][number], won]).decode()
+    command = [sys.executable, "-c", textwrap.dedent(ATTEMPT), argument]
     both = [subprocess.Popen([*command, name], stdout=subprocess.PIPE) for name in ("second", "third")]
     late = [msgspec.json.decode(each.communicate(timeout=400)[0], type=File) for each in both]
 

@@ -59,7 +59,7 @@ def test_columns_that_are_too_long_for_one_piece_come_in_several(monkeypatch, li
 
 
 class Watching(Spec, frozen=True, kw_only=True):
-    """A logic that fails when the collector of cycles is on, or when it is told to."""
+    """A logic that fails when the collector of cycles is on, or on request."""
 
     kind: str = "watching"
     key: tuple[str, ...] = ("_key",)
@@ -75,7 +75,7 @@ class Watching(Spec, frozen=True, kw_only=True):
         return Applied(rows, Delta.of({key.encode(): b"" for key in keys}, Nothing()))
 
 
-def test_the_collector_rests_while_a_shard_is_worked_on_and_goes_on_afterwards(tmp_path):
+def test_the_collector_rests_while_a_shard_is_worked_on_and_runs_afterwards(tmp_path):
     plan = Plan(0, {"it": Place(str(tmp_path / "files"), str(tmp_path / "copies"))}, {"it": [(), ()]})
     rows = pa.table({"_key": ["a", "b", "c"], "_shard": pa.array([0, 1, 0], pa.int32())}).to_batches()
     kind = pa.schema([("_key", pa.string())])

@@ -339,7 +339,7 @@ class Happening:
 
 
 def batches(first: int) -> list[list[Change]]:
-    """What some seeds do together, in the batches in which it comes; at the end time goes on in every stream and partition."""
+    """What some seeds do together, in the batches in which it comes; at the end time advances in every stream and partition."""
     arriving = [each for seed in range(first, first + TOGETHER) for each in Happening(seed).arriving]
     arriving.sort(key=lambda each: each[0])
     cuts = [

@@ -55,12 +55,12 @@ def most_bytes() -> int:
     parents, most = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            told = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+            status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
         except OSError:  # it has ended meanwhile
             continue
-        parents[int(folder.name)] = int(told["PPid"])
-        if told["Name"].strip() != "java" and "VmHWM" in told:
-            most[int(folder.name)] = int(told["VmHWM"].split()[0]) << 10
+        parents[int(folder.name)] = int(status["PPid"])
+        if status["Name"].strip() != "java" and "VmHWM" in status:
+            most[int(folder.name)] = int(status["VmHWM"].split()[0]) << 10
 
     def mine(pid: int) -> bool:
         return pid in parents and (parents[pid] == os.getpid() or mine(parents[pid]))

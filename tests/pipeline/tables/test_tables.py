@@ -88,11 +88,11 @@ def test_what_a_table_keeps_outlives_restarts(shop):
     topic, seen = shop.name("users"), shop.name("seen")
     app = hw.App("people")
     users = app.table("users", User, key=["country", "id"], topic=topic)
-    app.sql(seen, "SELECT country, id, name FROM users WHERE name <> 'nobody'", key=["country", "id"])
+    app.sql(seen, "SELECT country, id, name FROM users WHERE name <> 'hidden'", key=["country", "id"])
     steps = [
         [],  # the table is filled later
         [User(1, "ann", "de"), User(1, "bob", "fr")],
-        [User(1, "nobody", "de"), None],
+        [User(1, "hidden", "de"), None],
         [User(2, "cy", "de"), User(1, "ann", "de")],
     ]
     with hw.Writer(shop.log) as writer:
@@ -255,7 +255,7 @@ def test_waiting_at_the_end_of_a_chain_and_what_is_complete_there(shop):
         assert follower.complete(second, held) > (BEGIN - timedelta(minutes=10)).timestamp() * 1e6
     with pytest.raises(hw.UsageError, match=f"view '{first}' cannot be reset: view '{second}' reads it"):
         reset(shop.settings, first)
-    Runner(app, shop.settings).once()  # the whole chain, one view behind the other
+    Runner(app, shop.settings).once()  # the whole chain, one view after the other
     assert shop.table(second) == rows(app, shop.settings)[second]
 
 

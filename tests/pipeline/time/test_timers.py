@@ -38,7 +38,7 @@ def test_what_is_due_and_what_is_open_next(held, moved, upto):
             left[key] = at
     first = min(left.values(), default=None)
     assert timers.earliest(state, changes, upto) == first
-    behind = timers.open_at(state, changes, Moment(upto + 7, 0, upto))
-    assert behind == (None if first is None else first + 7)
+    downstream = timers.open_at(state, changes, Moment(upto + 7, 0, upto))
+    assert downstream == (None if first is None else first + 7)
     state.take(changes)
     assert {timers.time_of(entry[1:]) for entry in state if entry[:1] == b"t"} == set(left.values())

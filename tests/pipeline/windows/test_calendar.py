@@ -151,7 +151,7 @@ def test_a_stream_forgets_days_that_are_over_and_judges_what_is_late(shop):
         ("day", "at", "Europe/Berlinn", "unknown time zone; got 'Europe/Berlinn'"),
     ],
 )
-def test_what_is_no_calendar_is_refused(spark, unit, time, zone, message):
+def test_an_unknown_calendar_is_refused(spark, unit, time, zone, message):
     frame = spark.createDataFrame([], "at timestamp, name string")
     with pytest.raises(UsageError, match=message):
         hw.calendar(frame, unit, time=time, zone=zone)

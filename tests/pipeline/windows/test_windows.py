@@ -70,7 +70,7 @@ events = st.lists(
     max_size=14,
 )
 batches = st.lists(st.tuples(events, st.integers(0, 12)), max_size=8)
-"""The rows of each batch, and how far the watermark goes on after it."""
+"""The rows of each batch, and how far the watermark advances after it."""
 horizons = st.integers(0, 25)
 hundred = settings(max_examples=100, deadline=None)
 
@@ -395,7 +395,7 @@ def test_a_long_window_merges_each_event_a_few_times(times):
 
 
 class Passing(Stage):
-    """A stage whose rows are no table: all that came out, in order."""
+    """A stage whose rows are not a table: all that came out, in order."""
 
     def __init__(self, logic, horizon: int, seed: int = 0) -> None:
         super().__init__(logic, horizon, seed)
@@ -413,17 +413,17 @@ def bytes_of(row: Event) -> bytes:
 
 
 def first_ones(known: list[Event], rows: list[Event]) -> list[Event]:
-    """What goes on of a batch when nothing is ever forgotten."""
-    going: list[Event] = []
+    """The rows of a batch that pass when nothing is ever forgotten."""
+    passing: list[Event] = []
     for row in sorted(rows, key=lambda row: (row.user, row.at, bytes_of(row))):
-        if all(each.user != row.user or abs(each.at - row.at) > WITHIN for each in known + going):
-            going.append(row)
-    return going
+        if all(each.user != row.user or abs(each.at - row.at) > WITHIN for each in known + passing):
+            passing.append(row)
+    return passing
 
 
 @hundred
 @given(parts=batches, horizon=horizons)
-def test_of_duplicates_the_first_goes_on_as_if_nothing_were_forgotten(parts, horizon):
+def test_of_duplicates_the_first_passes_as_if_nothing_were_forgotten(parts, horizon):
     stage, expected = Passing(DISTINCT, horizon), []
     for rows, by in parts:
         before = len(stage.accepted)
@@ -475,7 +475,7 @@ def test_exactly_within_is_a_duplicate_and_the_id_is_kept_just_as_long():
     assert [row.at for row in stage.out] == [10, 10 + WITHIN + 1]
 
 
-def test_of_a_batch_the_earliest_goes_on_and_of_equal_times_the_smallest():
+def test_of_a_batch_the_earliest_passes_and_of_equal_times_the_smallest():
     stage = Passing(DISTINCT, horizon=0)
     stage.take([Event("a", 3, 1), Event("a", 2, 9), Event("a", 2, 8)])
     assert stage.out == [Event("a", 2, 8)]

@@ -103,7 +103,7 @@ def test_the_examples_of_the_page_run(spark):
     app = hw.App("page")
     known: dict = {"hw": hw, "app": app, "F": F, "DataFrame": DataFrame, "datetime": datetime}
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        exec(block, known)  # noqa: S102  what the page tells readers to write
+        exec(block, known)  # noqa: S102  what readers of the page write
     clicks = spark.createDataFrame(
         [("1", "ann", "/", 5, BEGIN), ("1", "ann", "/", 5, BEGIN), ("2", "ann", "/buy", 7, BEGIN + timedelta(minutes=30))],
         "id string, user string, page string, cents int, at timestamp",

@@ -145,7 +145,7 @@ IDENTITIES = {
 }  # fmt: skip
 
 
-def test_operators_tell_keys_apart_exactly_as_sql_does(spark):
+def test_operators_distinguish_keys_exactly_as_sql_does(spark):
     for name, values in IDENTITIES.items():
         rows = spark.sql(
             f"SELECT * FROM VALUES {', '.join(f'({n}, {each})' for n, each in enumerate(values))} AS t(n, k)"

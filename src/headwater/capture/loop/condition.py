@@ -27,7 +27,7 @@ def say(feed: Feed, board: BoardFile, over: threading.Event, clock: Clock | None
 
 
 def judge(feed: Feed, condition: Condition, now: float) -> None:
-    """Tells the condition how the capture is, which hangs if its last round has begun long ago."""
+    """Reports the capture to its condition. It hangs if its last round has begun long ago."""
     if feed.phase in {Phase.PAUSED, Phase.REMOVED}:
         condition.pause()
     elif feed.trouble:

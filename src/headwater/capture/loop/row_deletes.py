@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from headwater.capture.envelope import EventContext, stamp
-from headwater.capture.source import Part, Record
+from headwater.capture.envelope import stamp
+from headwater.capture.source import EventContext, Part, Record
 from headwater.capture.stray_keys import delete_key
 from headwater.client.client import Client
 

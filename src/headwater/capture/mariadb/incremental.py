@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from headwater.capture.envelope import EventContext
 from headwater.capture.mariadb.key_ranges import Rows
 from headwater.capture.mariadb.snapshot import Snapshot
 from headwater.capture.messages import Notice
@@ -20,7 +19,7 @@ from headwater.capture.reread.incremental import (
     Window,
     snapshot_notice,
 )
-from headwater.capture.source import Record
+from headwater.capture.source import EventContext, Record
 from headwater.errors import CaptureError, one_line
 
 __all__ = ["Chunks"]

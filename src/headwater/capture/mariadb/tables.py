@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from headwater.capture.envelope import (
     NULL,
-    EventContext,
     Hole,
     block,
     piece,
@@ -28,7 +27,7 @@ from headwater.capture.mariadb.snapshot import Snapshot, SnapshotTable
 from headwater.capture.mariadb.statement import names
 from headwater.capture.reread.schema_versions import ColumnSchema, TableSchema, Versions
 from headwater.capture.reread.table_states import TableEvent, TableState, TableStates
-from headwater.capture.source import Columns, Part, Progress, Record
+from headwater.capture.source import Columns, EventContext, Part, Progress, Record
 from headwater.errors import CaptureError
 
 __all__ = ["HISTORY", "LEFT_OUT", "Tables"]

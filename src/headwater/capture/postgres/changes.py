@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headwater.capture import envelope
-from headwater.capture.envelope import EventContext, Hole
+from headwater.capture.envelope import Hole
 from headwater.capture.postgres.messages import (
     SHORT_BYTES,
     TUPLE_AT,
@@ -23,7 +23,7 @@ from headwater.capture.postgres.spill import Spill
 from headwater.capture.postgres.table_schema import TableSchema, table_schema
 from headwater.capture.postgres.values import Types
 from headwater.capture.reread.schema_versions import Versions
-from headwater.capture.source import Partial, Record
+from headwater.capture.source import EventContext, Partial, Record
 
 __all__ = ["VERSION", "Changes", "TableDescription", "sequence", "source_block"]
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headwater.capture import envelope
-from headwater.capture.envelope import EventContext
 from headwater.capture.messages import Notice, Range
 from headwater.capture.postgres.catalogue import Catalogue, PublishedTable, identifier, string
 from headwater.capture.postgres.changes import Changes, sequence, source_block
@@ -32,7 +31,7 @@ from headwater.capture.reread.incremental import (
     Window,
     snapshot_notice,
 )
-from headwater.capture.source import Record
+from headwater.capture.source import EventContext, Record
 from headwater.capture.stray_keys import Ghosts, key_values
 from headwater.errors import CaptureError, HeadwaterError, one_line
 

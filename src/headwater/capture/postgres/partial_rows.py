@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from headwater.capture import envelope
-from headwater.capture.envelope import NULL, EventContext
+from headwater.capture.envelope import NULL
 from headwater.capture.postgres.messages import Relation, Shape, texts
-from headwater.capture.source import Partial, Record, Unsent
+from headwater.capture.source import EventContext, Partial, Record, Unsent
 
 __all__ = ["Update", "update_records"]
 

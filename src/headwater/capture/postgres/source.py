@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from headwater.capture import envelope
-from headwater.capture.envelope import EventContext
 from headwater.capture.messages import Command, Notice, PastLimit
 from headwater.capture.postgres.catalogue import Catalogue, PublishedTable, Slot, string
 from headwater.capture.postgres.connection import Wire, connect, failures, psycopg
@@ -31,7 +30,7 @@ from headwater.capture.postgres.values import Decimals
 from headwater.capture.reread.incremental import incremental_snapshot
 from headwater.capture.reread.schema_versions import Versions
 from headwater.capture.reread.table_states import TableEvent, TableState, TableStates
-from headwater.capture.source import Part, Partial, Progress, Record
+from headwater.capture.source import EventContext, Part, Partial, Progress, Record
 
 __all__ = ["PostgresSource"]
 

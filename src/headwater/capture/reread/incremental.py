@@ -11,10 +11,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from headwater.capture.envelope import EventContext, create_event
+from headwater.capture.envelope import create_event
 from headwater.capture.messages import Command, Notice, Range
 from headwater.capture.reread.condition import Condition
-from headwater.capture.source import Record
+from headwater.capture.source import EventContext, Record
 from headwater.capture.stray_keys import delete_key
 
 __all__ = [

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from headwater.address import options
-from headwater.capture.envelope import EventContext, Hole, block, create_event, stamp
-from headwater.capture.source import Part
+from headwater.capture.envelope import Hole, block, create_event, stamp
+from headwater.capture.source import EventContext, Part
 from headwater.capture.sqlite.triggers import name as quoted_name
 from headwater.capture.sqlite.triggers import shape_of
 from headwater.capture.sqlite.values import pieces, row_image

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from headwater.capture.envelope import (
-    EventContext,
     Hole,
     block,
     create_event,
@@ -23,7 +22,7 @@ from headwater.capture.envelope import (
     update_events,
 )
 from headwater.capture.reread.schema_versions import ColumnSchema, TableSchema, Versions
-from headwater.capture.source import Part, Record
+from headwater.capture.source import EventContext, Part, Record
 from headwater.capture.sqlite.triggers import (
     CHANGES,
     Shape,

@@ -30,11 +30,14 @@ VERSIONS = {
     "SaslAuthenticate": 2,
     "AddOffsetsToTxn": 3,
     "IncrementalAlterConfigs": 1,
+    "OffsetFetch": 7,
     "ShareGroupHeartbeat": 1,
     "ShareFetch": 2,
     "ShareAcknowledge": 2,
     "DescribeShareGroupOffsets": 1,
     "AlterShareGroupOffsets": 0,
+    "ShareGroupDescribe": 1,
+    "ListGroups": 5,
 }
 """Versions of Apache Kafka 2.8, and of all brokers since; those of share groups are of Apache Kafka 4.2.
 

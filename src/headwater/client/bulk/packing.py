@@ -17,7 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.client.partitioner import murmur2
-from headwater.record import HEADER_BYTES, LZ4, TRANSACTIONAL, Record, encode_batch, frame, lz4_frame
+from headwater.record import (
+    HEADER_BYTES,
+    LZ4,
+    NO_TIMESTAMP,
+    TRANSACTIONAL,
+    Record,
+    encode_batch,
+    frame,
+    lz4_frame,
+)
 
 __all__ = ["PackedBatch", "column", "hashes", "pack", "pack_partitions", "pack_records", "split_by_partition"]
 
@@ -45,10 +54,13 @@ class PackedBatch(NamedTuple):
     body: bytes
     records: int
     compressed: bool
+    times_ms: tuple[int, int] | None = None
+    """The base and the largest timestamp, if its records have their own; else they get the time."""
 
     def batch(self, producer_id: int, epoch: int, sequence: int, at_ms: int) -> bytes:
         attributes = TRANSACTIONAL | (LZ4 if self.compressed else 0)
-        fields = (attributes, self.records - 1, at_ms, at_ms, producer_id, epoch, sequence, self.records)
+        base_ms, last_ms = self.times_ms or (at_ms, at_ms)
+        fields = (attributes, self.records - 1, base_ms, last_ms, producer_id, epoch, sequence, self.records)
         return frame(0, fields, self.body)
 
 
@@ -132,9 +144,12 @@ def pack(keys: pa.Array, values: pa.Array) -> Iterator[PackedBatch]:
 
 
 def pack_records(
-    records: Sequence[Record], count: int, keyless: int
+    records: Sequence[Record], count: int, keyless: int, at_ms: int
 ) -> Iterator[tuple[int, list[PackedBatch]]]:
-    """Few records with headers as batches of ``count`` partitions, which they choose as above."""
+    """Few records with headers as batches of ``count`` partitions, which they choose as above.
+
+    ``at_ms`` is the time of those that have none.
+    """
     chosen: dict[int, list[list[Record]]] = {}
     sizes: dict[int, int] = {}
     for record in records:
@@ -145,7 +160,9 @@ def pack_records(
         if sizes[partition] > BATCH_BYTES:
             chosen.setdefault(partition, []).append([])
             sizes[partition] = size
-        chosen[partition][-1].append(msgspec.structs.replace(record, timestamp=0))
+        if record.timestamp == NO_TIMESTAMP:
+            record = msgspec.structs.replace(record, timestamp=at_ms)  # noqa: PLW2901
+        chosen[partition][-1].append(record)
     for partition, groups in chosen.items():
         yield partition, [_packed(group) for group in groups]
 
@@ -153,7 +170,8 @@ def pack_records(
 def _packed(records: Sequence[Record]) -> PackedBatch:
     body = encode_batch(records)[HEADER_BYTES:]
     packed = lz4_frame(body) if len(body) >= COMPRESSED_BYTES_MIN else body
-    return PackedBatch(packed, len(records), packed is not body)
+    times_ms = records[0].timestamp, max(record.timestamp for record in records)
+    return PackedBatch(packed, len(records), packed is not body, times_ms)
 
 
 def hashes(keys: pa.Array) -> npt.NDArray[np.uint32]:

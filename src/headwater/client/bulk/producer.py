@@ -103,12 +103,15 @@ class BulkProducer:
             self._enqueue((topic, number), packed_batches)
         self._send(limit, all_of_them=False)
 
-    def send_records(self, topic: str, records: Sequence[Record]) -> None:
-        """Takes over records with headers, one by one; their timestamps are not sent."""
-        limit = self._limit()
-        count = self._partitions(topic, limit)
-        for number, packed_batches in pack_records(records, count, self._random.randrange(count)):
-            self._enqueue((topic, number), packed_batches)
+    def send_records(self, topic: str, records: Sequence[Record], partition: int | None = None) -> None:
+        """Takes over records with headers, one by one; those without a timestamp get the time.
+
+        Their keys choose the partitions, unless one is given.
+        """
+        limit, at_ms = self._limit(), self._clock.now_ms()
+        count = self._partitions(topic, limit) if partition is None else 1
+        for number, packed_batches in pack_records(records, count, self._random.randrange(count), at_ms):
+            self._enqueue((topic, number if partition is None else partition), packed_batches)
         self._send(limit, all_of_them=False)
 
     def add_group(self, group: str) -> tuple[str, int, int]:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from headwater.access import Log, access
 from headwater.client.bulk.connection import ANSWER_S, BrokerConnection
+from headwater.client.bulk.routes import CONNECT_S, Address, Routes, TopicRoute
 from headwater.client.share.link import Delivery, Link, Refused
-from headwater.client.share.routes import CONNECT_S, Address, Routes, TopicRoute
 from headwater.client.share.session import Ack, Acks, Place, ShareSession, TransactionIdentity
 from headwater.clock import Clock, SystemClock
 from headwater.errors import ProtocolError, RequestError, one_line
@@ -80,6 +80,8 @@ class ShareConsumer:
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
+        self._is_rung = False
+        """Whether a byte is on its way already: one is enough for all that comes before it is heard."""
         self._selector.register(self._ear, selectors.EVENT_READ)
 
     # ---- from any thread -------------------------------------------------------------------------------
@@ -92,7 +94,10 @@ class ShareConsumer:
 
     def wake(self) -> None:
         """Ends the wait of the turn, or of the next one."""
-        with suppress(OSError):  # enough bytes are there to wake it, or it was closed
+        if self._is_rung:
+            return
+        self._is_rung = True
+        with suppress(OSError):  # it was closed
             self._bell.send(b"!")
 
     def in_transaction(self, acks: Acks, identity: TransactionIdentity) -> "Future[None]":
@@ -265,6 +270,7 @@ class ShareConsumer:
             timeout_s = min(timeout_s, max(0.0, self._retry_at - now))
         ready = {key.data for key, _ in self._selector.select(timeout_s)}
         if None in ready:
+            self._is_rung = False  # first: who rings from now on is heard after what is done next
             with suppress(BlockingIOError):
                 self._ear.recv(4096)
         for address, link in list(self._links.items()):

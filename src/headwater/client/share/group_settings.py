@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from headwater.access import Log
 from headwater.client.bulk.connection import compose
-from headwater.client.share.routes import Routes, refusal
+from headwater.client.bulk.routes import Routes, refusal
 from headwater.errors import ErrorCode, MachineError, RequestError, UsageError
 
 __all__ = ["has_queues", "set_group_settings"]

@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from headwater.client.bulk.connection import BrokerConnection
-from headwater.client.share.routes import refusal
+from headwater.client.bulk.routes import refusal
 from headwater.client.share.session import Ack, Acks, Place, ShareSession, TransactionIdentity
 from headwater.protocol.kafka.codec import Message
 from headwater.record import CONTROL, BatchHeader, Record, open_batch, whole_batches
 
-__all__ = ["Delivery", "Link", "Refused"]
+__all__ = ["Delivery", "Link", "Refused", "RefusedError"]
 
 REQUESTS_MAX = 32
 """Requests without an answer; further acknowledgements wait and go together."""
@@ -34,6 +34,14 @@ class Refused(NamedTuple):
     place: Place
     ack: Ack
     why: str
+
+
+class RefusedError(Exception):
+    """Acknowledgements of a transaction that do not count. The other ones of the request do."""
+
+    def __init__(self, refused: list[Refused]) -> None:
+        super().__init__(refused[0].why)
+        self.refused = refused
 
 
 class _Sent(NamedTuple):
@@ -114,7 +122,7 @@ class Link:
         if sent.in_transaction is None:
             yield from refused
         elif refused:
-            sent.in_transaction.set_exception(RuntimeError(refused[0].why))
+            sent.in_transaction.set_exception(RefusedError(refused))
         else:
             sent.in_transaction.set_result(None)
         if sent.api == "ShareFetch":

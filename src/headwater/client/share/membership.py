@@ -16,8 +16,8 @@ from contextlib import suppress
 
 from headwater.access import Log
 from headwater.client.bulk.connection import compose
+from headwater.client.bulk.routes import Routes, refusal
 from headwater.client.share.consumer import Assignment
-from headwater.client.share.routes import Routes, refusal
 from headwater.clock import Clock, SystemClock
 from headwater.errors import ErrorCode, HeadwaterError, MachineError, RequestError, one_line
 from headwater.protocol.kafka.codec import Message
@@ -89,6 +89,11 @@ class Membership:
         self._measured = -LAG_S
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"heartbeat {group}", daemon=True)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the group has it as a member; without partitions it waits for a topic that is not there."""
+        return self._epoch != JOIN and not self.trouble
 
     def start(self) -> None:
         self._thread.start()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from headwater.access import Log
 from headwater.client.bulk.connection import compose
-from headwater.client.share.routes import Routes, refusal
+from headwater.client.bulk.routes import Routes, refusal
 from headwater.errors import ErrorCode, MachineError, RequestError, UsageError
 from headwater.protocol.kafka.codec import Message
 

@@ -3,16 +3,17 @@
 What a text cannot show is checked when Spark plans the view, before any view starts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from headwater.declare.checks import EXACT
 from headwater.declare.query import refusals
 from headwater.declare.query.function_checks import shape_of_function
-from headwater.declare.query.shape import AGGREGATE, UNKNOWN, WINDOW, Shape
+from headwater.declare.query.shape import AGGREGATE, UNKNOWN, WINDOW, Shape, nearest
 from headwater.declare.query.sql_checks import shape_of_query
-from headwater.declare.spec import View
+from headwater.declare.spec import Sink, View
+from headwater.errors import UsageError
 
-__all__ = ["check_query"]
+__all__ = ["check_query", "check_sink_columns"]
 
 WITHOUT_WINDOW = {UNKNOWN, WINDOW}
 """Kinds of columns that may be windows."""
@@ -46,3 +47,25 @@ def _check_key(view: View, shape: Shape) -> None:
     kinds = {shape.kind(name) for name in view.key}
     if view.emit == "ready" and not shape.timed and not kinds & WITHOUT_WINDOW:
         raise refusals.NEVER_COMPLETE.error(view=what)
+
+
+def check_sink_columns(sink: Sink, source: Shape, key: Sequence[str]) -> None:
+    """UsageError for columns that a sink's target names and its source surely does not have, or lacks."""
+    named = getattr(sink.target, "columns", None)
+    if not isinstance(named, Mapping) or not named:
+        return
+    what = f"sink {sink.name!r}"
+    for name in named:
+        if source.missing(name):
+            raise UsageError(
+                f"{what}: {sink.source!r} has no column {name!r}",
+                got=f"columns={dict(named)!r}",
+                hint=nearest(name, source.columns or ()),
+            )
+    for name in key:
+        if name not in named:
+            raise UsageError(
+                f"{what}: key column {name!r} is not among its columns",
+                got=f"columns={dict(named)!r}",
+                expected="all columns of the key, and others",
+            )

@@ -6,9 +6,12 @@ nothing of what it cannot follow: loops, helper functions, names that are comput
 
 import ast
 from collections.abc import Mapping
+from difflib import get_close_matches
+from types import ModuleType
 
 from headwater.declare.query import refusals
-from headwater.declare.query.function_source import FunctionSource, text_of
+from headwater.declare.query.function_source import FunctionSource, text_of, texts
+from headwater.declare.query.operator_checks import OperatorCall, check_arguments, check_call
 from headwater.declare.query.row_methods import RowMethods, Rows
 from headwater.declare.query.shape import Shape, nearest
 from headwater.declare.query.sql_outline import Outline
@@ -20,6 +23,8 @@ __all__ = ["shape_of_function"]
 
 IN_PYTHON = {"applyInArrow", "applyInPandas", "foreach", "foreachPartition", "mapInArrow", "mapInPandas"}
 """Methods that run a function in Python."""
+MODULES = {"headwater", "pyspark.sql.functions"}
+"""Modules whose names are all known."""
 TAKES_SQL = {"expr", "filter", "selectExpr", "where"}
 """Functions and methods whose text is SQL."""
 
@@ -79,6 +84,8 @@ class _Function:
                 raise refused.error(view=self._what, got=self._source.shown(node))
         if isinstance(node, ast.Subscript):
             self._check_subscript(node)
+        if isinstance(node, ast.Attribute):
+            self._check_attribute(node)
         if self._realtime:
             self._check_python(node)
 
@@ -92,6 +99,19 @@ class _Function:
                 got=self._source.shown(node),
                 hint=nearest(name, shape.columns or ()),
             )
+
+    def _check_attribute(self, node: ast.Attribute) -> None:
+        """Refuses ``hw.distnct`` and ``F.summ``."""
+        module = self._source.value(node.value)
+        if not isinstance(module, ModuleType) or module.__name__ not in MODULES or hasattr(module, node.attr):
+            return
+        name = ast.unparse(node.value)
+        near = get_close_matches(node.attr, module.__all__, n=1)
+        raise UsageError(
+            f"{self._what}: there is no {name}.{node.attr}",
+            got=self._source.shown(node),
+            hint=f"did you mean {name}.{near[0]}?" if near else "",
+        )
 
     def _check_unstable(self, node: ast.Call) -> None:
         over_table = refusals.CLOCK if self._table else None
@@ -159,8 +179,20 @@ class _Function:
                 view=self._what, kind=f"hw.{name}", got=self._source.shown(node)
             )
         rows = [self._value(argument) for argument in node.args[:2]]
+        self._check_operator(name, node, [row if isinstance(row, Shape) else Shape() for row in rows])
         first = rows[0] if rows else None
         return self._methods.after_operator(name, node, first if isinstance(first, Shape) else Shape())
+
+    def _check_operator(self, name: str, node: ast.Call, inputs: list[Shape]) -> None:
+        """Refuses a call whose arguments cannot be right, unless some are computed: ``*`` and ``**``."""
+        keywords = {word.arg: word.value for word in node.keywords if word.arg is not None}
+        if len(keywords) < len(node.keywords) or any(isinstance(each, ast.Starred) for each in node.args):
+            return
+        shown = self._source.shown(node)
+        names = check_arguments(self._what, name, len(node.args), list(keywords), shown)
+        nodes = dict(zip(names, node.args, strict=False)) | keywords
+        arguments = {argument: text_of(value) or texts(value) for argument, value in nodes.items()}
+        check_call(OperatorCall(self._what, name, inputs, arguments, shown))
 
 
 def _is_set(name: ast.Name) -> bool:

@@ -1,7 +1,7 @@
 """Row methods: what methods of DataFrames and tables, and our operators, make of columns that are known."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from headwater.declare.query import refusals
@@ -36,6 +36,16 @@ ACTIONS = {
 }
 """Methods that would run a query at once, while its plan is being made."""
 GROUPING = {"cube", "groupBy", "groupby", "rollup"}
+OF_COLUMNS = {"agg", "filter", "group", "groupBy", "groupby", "select", "where", "withColumn"}
+"""Methods whose arguments are expressions over the columns of their rows."""
+NAMING = {"alias", "name"}
+"""Methods of a column that give it a name."""
+OF_A_COLUMN = {
+    *("abs", "approx_count_distinct", "avg", "col", "collect_list", "collect_set", "column", "count"),
+    *("count_distinct", "date_trunc", "first", "last", "lower", "max", "max_by", "mean", "min", "min_by"),
+    *("round", "session_window", "stddev", "sum", "to_date", "upper", "variance", "window"),
+}
+"""Functions of Spark whose first argument, or second in ``date_trunc``, is a column by its name."""
 SAME_ROWS = {"distinct", "latest", "unmatched", "valid"}
 """Operators whose rows have the columns of their first input."""
 
@@ -44,6 +54,7 @@ class Grouped(NamedTuple):
     """Rows that are grouped: the columns by which, or None."""
 
     columns: dict[str, str] | None
+    rows: Shape
 
 
 Rows = Shape | Grouped | None
@@ -60,6 +71,9 @@ class RowMethods:
 
     def after(self, rows: Shape | Grouped, call: ast.Call, method: str, others: Sequence[Rows]) -> Rows:
         """What a call of a method returns. UsageError, with the line, for one that cannot be right."""
+        known = rows.rows if isinstance(rows, Grouped) else rows
+        if method in OF_COLUMNS and known.columns is not None:
+            self._check_expressions(known, call, rows.columns or {})
         if isinstance(rows, Grouped):
             return self._aggregated(rows, call, method)
         self._check(rows, call, method, others)
@@ -68,7 +82,7 @@ class RowMethods:
         if rows.table and method == "join":
             return Shape(None, table=True)
         if method in GROUPING:
-            return Grouped(self._named(rows, call.args))
+            return Grouped(self._named(rows, call.args), rows)
         if method in SAME:
             return rows
         columns = self._changed(rows, call, method)
@@ -101,6 +115,26 @@ class RowMethods:
             )
         if self._realtime and method in {"crossJoin", "join", "union", "unionByName"}:
             raise refusals.REALTIME_STEP.error(view=self._what, kind=method, got=shown)
+
+    def _check_expressions(self, rows: Shape, call: ast.Call, further: Mapping[str, str]) -> None:
+        """Refuses ``F.sum("totl")`` among the arguments of a method, if the rows have no such column.
+
+        ``further`` and names given in the call itself are columns too.
+        """
+        nodes = [node for argument in (*call.args, *call.keywords) for node in ast.walk(argument)]
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        named = (node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr in NAMING)
+        given = {column_name(self._source, node) for node in named} | set(further)
+        for node in calls:
+            function = self._source.spark_function(node)
+            arguments = node.args[1:] if function == "date_trunc" else node.args
+            name = text_of(arguments[0]) if function in OF_A_COLUMN and arguments else None
+            if name and not set(name) & set(".`*") and name not in given and rows.missing(name):
+                raise UsageError(
+                    f"{self._what}: there is no column {name!r}",
+                    got=self._source.shown(node),
+                    hint=nearest(name, rows.columns or ()),
+                )
 
     def after_operator(self, name: str, call: ast.Call, rows: Shape) -> Rows:
         """What an operator of Headwater makes of the rows of its first input."""

@@ -1,18 +1,30 @@
 """Checks of a view's SQL by its text: what would be wrong whatever the records are."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 from headwater.declare.operators import __all__ as operators
 from headwater.declare.query import refusals
+from headwater.declare.query.operator_checks import OperatorCall, check_call
 from headwater.declare.query.shape import AGGREGATE, UNKNOWN, WINDOW, Shape, nearest
-from headwater.declare.query.sql_outline import AGGREGATES, Item, Outline, Token, place
+from headwater.declare.query.sql_functions import SQL_FUNCTIONS
+from headwater.declare.query.sql_outline import AGGREGATES, WORDS, Item, Outline, Token, place
 from headwater.declare.query.unstable import UNSTABLE, WITHOUT_BRACKETS, unrepeatable
 from headwater.declare.spec import View
+from headwater.declare.sql_scan import Call, expanded
 from headwater.errors import UsageError
 
 __all__ = ["shape_of_query"]
 
 WINDOWS = {"window", "session_window"}
+BEFORE_BRACKETS = WORDS | {
+    *("bernoulli", "bucket", "character", "columns", "cube", "dec", "escape", "exclude", "group", "include"),
+    *("match_recognize", "nulls", "number", "numeric", "only", "percent", "qualify", "recursive"),
+    *("repeatable", "rollup", "sets", "similar", "system", "table", "unpivot", "varchar", "within"),
+}
+"""Words of the grammar, and types, that a bracket may follow."""
+OF_THE_KEY = {"by", "device", "key"}
+"""Arguments of operators that name several columns, with commas."""
 ADDING = {"lateral", "pivot", "unpivot", "match_recognize"}
 """Words with which a query has columns that are not those of its tables."""
 
@@ -40,6 +52,7 @@ class _Query:
         self._check_functions()
         if self.realtime:
             self._check_realtime()
+        self._check_operators()
         self._check_columns()
         called = any(
             token.lower in operators for token, _ in self.outline.calls() if self._follows_from(token)
@@ -94,11 +107,37 @@ class _Query:
                 raise unrepeatable(self.view, name, self._at(token), over_table)
             if name in AGGREGATES and inside and inside[0].lower == "distinct" and not self.table:
                 raise refusals.STREAM_OF_DISTINCT.error(view=self.view, got=self._at(token))
+            if self._is_no_function(token):
+                near = get_close_matches(name, SQL_FUNCTIONS, n=1)
+                raise UsageError(
+                    f"{self.view}: there is no function {token.text!r}",
+                    got=self._at(token),
+                    expected="a function of Spark's SQL",
+                    hint=f"did you mean {near[0]!r}?" if near else "",
+                )
         for token in self.outline.bare_words():
             if token.lower in WITHOUT_BRACKETS and not any(
                 self._may_have(shape, token.lower) for shape in self.inputs.values()
             ):
                 raise unrepeatable(self.view, token.lower, self._at(token), over_table)
+
+    def _is_no_function(self, token: Token) -> bool:
+        """Whether a word before a bracket is surely called as a function, and Spark has none of that name."""
+        tokens = self.outline.tokens
+        index = tokens.index(token)
+        before, after = tokens[index - 1 : index], tokens[self.outline.after(index + 1) :][:2]
+        if token.lower in SQL_FUNCTIONS | BEFORE_BRACKETS or token.lower in operators or not before:
+            return False
+        names_columns = before[0].is_name or before[0].text in {")", "."} or before[0].lower in {"as", "with"}
+        defines = [each.lower or each.text for each in after] == ["as", "("]
+        return not names_columns and not defines and "pivot" not in {each.lower for each in tokens}
+
+    def _check_operators(self) -> None:
+        """Refuses calls of operators with columns and durations that cannot be right."""
+        for call in expanded(self.query, operators)[1]:
+            inputs = [self.inputs.get(stream, Shape()) for stream in call.streams]
+            arguments = {name: _argument(name, text) for name, text in call.arguments.items()}
+            check_call(OperatorCall(self.view, call.operator, inputs, arguments, _shown(call)))
 
     def _check_realtime(self) -> None:
         for token, _ in self.outline.calls():
@@ -142,9 +181,17 @@ class _Query:
                 continue
             if item.tokens[0].lower == "all":
                 continue
-            if all(shape.missing(column[1]) for shape in tables.values()):
-                names = [name for shape in tables.values() for name in shape.columns or ()]
-                raise self._no_column(item.tokens[0], column[1], names)
+            self._check_column(item.tokens[0], tables)
+        if [token.lower for token in self.outline.tokens].count("select") == 1:
+            for call, inside in self.outline.calls():
+                is_column = len(inside) == 2 and inside[0].is_name and inside[1].text in {",", ")"}
+                if call.lower in AGGREGATES | WINDOWS and is_column and inside[0].text.lower() not in given:
+                    self._check_column(inside[0], tables)
+
+    def _check_column(self, token: Token, tables: Mapping[str, Shape]) -> None:
+        if all(shape.missing(token.text) for shape in tables.values()):
+            names = [name for shape in tables.values() for name in shape.columns or ()]
+            raise self._no_column(token, token.text, names)
 
     def _check_qualified(self) -> None:
         tokens = self.outline.tokens
@@ -209,3 +256,13 @@ class _Query:
     @staticmethod
     def _may_have(shape: Shape, name: str) -> bool:
         return shape.columns is None or not shape.missing(name)
+
+
+def _argument(name: str, text: str) -> str | list[str]:
+    several = name in OF_THE_KEY or (name == "time" and "," in text)
+    return [part.strip() for part in text.split(",")] if several else text
+
+
+def _shown(call: Call) -> str:
+    arguments = [*call.streams, *(f"{name} => '{text}'" for name, text in call.arguments.items())]
+    return f"{call.operator}({', '.join(arguments)})"

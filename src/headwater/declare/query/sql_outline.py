@@ -11,7 +11,7 @@ from typing import NamedTuple
 from headwater.declare.sql_scan import ENDS, FUNCTIONS
 from headwater.errors import UsageError
 
-__all__ = ["AGGREGATES", "Item", "Outline", "Source", "Token", "place"]
+__all__ = ["AGGREGATES", "WORDS", "Item", "Outline", "Source", "Token", "place"]
 
 TOKEN = re.compile(
     r"""
@@ -196,7 +196,7 @@ class Outline:
             word = token.lower
             if token.text == "(" and token.kind == "mark":
                 if expect.get(token.depth):
-                    yield Source("", self._alias(self._after(index)), token.depth)
+                    yield Source("", self._alias(self.after(index)), token.depth)
                 opened.append(before)
                 expect[token.depth], expect[token.depth + 1] = False, False
             elif token.text == ")" and token.kind == "mark":
@@ -229,13 +229,13 @@ class Outline:
             name += f".{self.tokens[end + 1].text}"
             end += 2
         if end < len(self.tokens) and self.tokens[end].text == "(":
-            return Source("", self._alias(self._after(end)), token.depth)
+            return Source("", self._alias(self.after(end)), token.depth)
         travels = [each.lower for each in self.tokens[end : end + 4]]
         if travels[:1] == ["for"] or travels[1:3] == ["as", "of"]:
             return Source("", "", token.depth)
         return Source(name, self._alias(end) or name, token.depth)
 
-    def _after(self, index: int) -> int:
+    def after(self, index: int) -> int:
         """The index after the bracket that closes the one at an index."""
         depth = self.tokens[index].depth
         ends = (i for i in range(index + 1, len(self.tokens)) if self.tokens[i].depth == depth)

@@ -118,7 +118,7 @@ def alter_configs(request: Request) -> Answer:
 @serves("IncrementalAlterConfigs", 0, 1)
 def increment_configs(request: Request) -> Answer:
     entry = _increment_response.struct("responses")
-    altered = [_alter(request, each, _incremented_config, entry) for each in request.body.resources]
+    altered = [_alter(request, resource, _incremented_config, entry) for resource in request.body.resources]
     return _when_stored(request, _increment_response.struct()(responses=altered))
 
 
@@ -249,7 +249,7 @@ def delete_records(request: Request) -> Answer:
                     )
                 offset = partition.high_watermark if part.offset == -1 else part.offset
                 needed_from = partition.needed_from(request.broker.clock.now_ms())
-                if offset > needed_from:
+                if needed_from < offset <= partition.high_watermark:
                     what = f"a queue has not settled what {topic.name} has from offset {needed_from} on"
                     raise RequestError(ErrorCode.POLICY_VIOLATION, what)
                 partition.delete_records(offset)

@@ -32,9 +32,9 @@ class ParkedScan:
         self._ids = ids
         self.generation = share.parking.generation
         self._parked_from = share.end
-        lowest = share.parking.lowest_offset()
-        if not share.parking.is_complete and lowest is not None:
-            self.generation, self._parked_from = share.parking.restart(), max(lowest, 0)
+        if not share.parking.is_complete:
+            self._parked_from = max(share.parking.lowest_offset(share.end), 0)
+            self.generation = share.parking.restart()
         self.end = share.end
         self.at = min(self._parked_from, self._ids_from())
 

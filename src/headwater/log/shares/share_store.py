@@ -67,6 +67,8 @@ class Stored:
     runs: Runs | None
     """Until it is taken over at the start of the broker."""
     updates: int = 0
+    snapshot_runs: int = 0
+    """How many runs the last snapshot has."""
     facts: ShareFacts = field(default_factory=ShareFacts)
     first_deferred: dict[int, int] = field(default_factory=dict)
     cancelled: Ranges = field(default_factory=Ranges)
@@ -203,7 +205,7 @@ class ShareStore:
         keys, cancelled = parking.take_changed_keys(), parking.take_changed_ranges()
         is_new = facts != stored.facts
         stored.facts = facts
-        updates_max = max(UPDATES_MAX, partition.run_count // RUNS_PER_UPDATE)
+        updates_max = max(UPDATES_MAX, stored.snapshot_runs // RUNS_PER_UPDATE)
         if (
             whole
             or not stored.epoch
@@ -216,6 +218,7 @@ class ShareStore:
             parking.forget_cancelled()
             keys = list(parking.first_deferred.items())
             head = ShareHead(stored.epoch, partition.start, facts, keys, parking.cancelled)
+            stored.snapshot_runs = len(partition.runs)
             numbers = self._heads[key_of(key)] = self._numbers.setdefault(key, PartNumbers())
             return snapshot_records(
                 key, head, partition.runs, numbers, started_ms=self.started_ms, now_ms=now
@@ -318,6 +321,7 @@ class ShareStore:
         snapshot = decode_value(value)
         runs = Runs(snapshot.start, self._parts.runs(key, snapshot, self.started_ms))
         stored = self._stored[key] = Stored(snapshot.epoch, snapshot.start, runs, facts=snapshot.share_facts)
+        stored.snapshot_runs = len(runs)
         stored.note_parked(snapshot)
         self._numbers.setdefault(key, PartNumbers()).is_odd = snapshot.is_odd
 

@@ -13,8 +13,8 @@ unopened.
     kept, even if empty    the last batch of every known producer, so that its sequence numbers continue
     copied unchanged       a batch that cannot be opened: its keys are unknown
     added                  a batch without records at the end of a segment that lost its last ones: so the
-                           file itself says how far it reaches, and a scan can tell compacted records from
-                           those that were lost in a crash
+                           file itself says how far it reaches, and a scan can distinguish compacted
+                           records from those that were lost in a crash
 
 ``rewrite`` runs in a thread and only makes new files; ``retention.py`` puts them in place.
 """

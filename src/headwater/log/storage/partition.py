@@ -318,7 +318,7 @@ class Partition:
         return self._drop_segments()
 
     def needed_from(self, now_ms: int) -> int:
-        """The offset before which nobody needs records; what is not readable yet is needed."""
+        """The offset before which no reader needs records; what is not readable yet is needed."""
         return min((hold(now_ms) for hold in self.holds), default=self.high_watermark)
 
     def roll(self) -> None:

@@ -61,7 +61,7 @@ class SyncRound:
             self.disk.sync_folder(self.folder)
         for segment, producers in self.closed:
             segment.file.sync()
-            # An index only saves the next start a scan, so a full disk is no failure here.
+            # An index only saves the next start a scan, so a full disk is not a failure here.
             if not self.disk_space.try_write(partial(segment.save_index, producers)):
                 self.without_index.append((segment, producers))
         if self.active is not None:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 
 import msgspec
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from headwater.access import Log
+from headwater.client.bulk.committed_offsets import CommittedOffset, committed_offsets
 from headwater.client.client import TIMEOUT_S, Client, admin
 from headwater.declare.spec import SINK_GROUP, VIEW_GROUP
 from headwater.errors import MachineError
@@ -80,27 +81,21 @@ class Consumers:
         """The chosen readings of all consumers."""
         newest = {view: results.newest(self._client, view) for view in self._views}
         real_time = {g: view for g, view in self._real_time_views.items() if newest.get(view) is None}
-        with answering(self._client.log) as admin_client:
-            return [
-                *(
-                    each
-                    for view, last in newest.items()
-                    if last
-                    for each in self._view(view, last, is_chosen)
-                ),
-                *(
-                    _real_time_view(view, topic, offsets)
-                    for group, view in real_time.items()
-                    for topic, offsets in _committed(admin_client, group).items()
-                    if is_chosen(topic, view)
-                ),
-                *(
-                    self._sink(sink, topic, offsets)
-                    for group, sink in self._sinks.items()
-                    for topic, offsets in _committed(admin_client, group).items()
-                    if is_chosen(topic, sink)
-                ),
-            ]
+        return [
+            *(each for view, last in newest.items() if last for each in self._view(view, last, is_chosen)),
+            *(
+                _real_time_view(view, topic, offsets)
+                for group, view in real_time.items()
+                for topic, offsets in committed_offsets(self._client.log, group).items()
+                if is_chosen(topic, view)
+            ),
+            *(
+                self._sink(sink, topic, offsets)
+                for group, sink in self._sinks.items()
+                for topic, offsets in committed_offsets(self._client.log, group).items()
+                if is_chosen(topic, sink)
+            ),
+        ]
 
     @property
     def _sinks(self) -> dict[str, str]:
@@ -127,8 +122,8 @@ class Consumers:
             tallies = list(_tallies(topic, newest, earlier))
             yield Reading(topic, view, newest.inputs[topic], [tallies] if tallies else ())
 
-    def _sink(self, sink: str, topic: str, offsets: Sequence[TopicPartition]) -> Reading:
-        counts = {place.partition: Counted.read(place.metadata or "") for place in offsets}
+    def _sink(self, sink: str, topic: str, offsets: Sequence[CommittedOffset]) -> Reading:
+        counts = {place.partition: Counted.read(place.note) for place in offsets}
         dead = dead_letters.places(self._client, sink, topic)
         return Reading(
             topic,
@@ -141,23 +136,13 @@ class Consumers:
         )
 
 
-def _committed(client: AdminClient, group: str) -> dict[str, list[TopicPartition]]:
-    """The committed offsets of a group, by topic."""
-    answer = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
-    committed: dict[str, list[TopicPartition]] = {}
-    for place in answer.result(TIMEOUT_S).topic_partitions:
-        if place.offset >= 0:
-            committed.setdefault(place.topic, []).append(place)
-    return committed
-
-
-def _position(offsets: Iterable[TopicPartition]) -> dict[int, int]:
+def _position(offsets: Iterable[CommittedOffset]) -> dict[int, int]:
     return {place.partition: place.offset for place in offsets}
 
 
-def _real_time_view(view: str, topic: str, offsets: Sequence[TopicPartition]) -> Reading:
+def _real_time_view(view: str, topic: str, offsets: Sequence[CommittedOffset]) -> Reading:
     """Each offset has a note of the whole topic; a partition without one is not counted."""
-    notes = {place.partition: LeftOutNote.read(place.metadata or "") for place in offsets}
+    notes = {place.partition: LeftOutNote.read(place.note) for place in offsets}
     since = {partition: note.since for partition, note in notes.items() if note is not None}
     newest = max((note for note in notes.values() if note is not None), key=_left_out, default=None)
     tallies = [] if newest is None else [[Tally(since, None, newest.late, newest.invalid)]]

@@ -103,8 +103,8 @@ class AsOfBatch:
         self.due = {key for _, key in timers.due(self.state, self.moment.watermark)}
         self.keys = sorted({*event_keys, *versions, *self.due}) if versions or self.due else event_keys
         self.number = {key: n for n, key in enumerate(self.keys)} if self.keys is not event_keys else {}
-        known = self.state.get([timers.place(key) for key in self.keys])
-        self.kept = [known.get(timers.place(key)) for key in self.keys]
+        stored = self.state.get([timers.place(key) for key in self.keys])
+        self.kept = [stored.get(timers.place(key)) for key in self.keys]
         self.timer = np.array([FAR if kept is None else timers.time_of(kept) for kept in self.kept], np.int64)
         self.before: dict[int, Timeline] = {}
         self.after: dict[int, Timeline] = {}

@@ -59,9 +59,9 @@ class LookupNow(Spec, frozen=True, kw_only=True):
         encoded = mine.column("_key").cast(pa.binary()).combine_chunks().dictionary_encode()
         keys = encoded.dictionary.to_pylist()
         table_changes = self._table_changes(rows)
-        known = state.get(sorted({*keys, *table_changes}))
-        changes = self._changes(table_changes, known)
-        now = {key: changes.get(key, known.get(key)) for key in keys}
+        stored = state.get(sorted({*keys, *table_changes}))
+        changes = self._changes(table_changes, stored)
+        now = {key: changes.get(key, stored.get(key)) for key in keys}
         matched = [key for key in keys if now[key] is not None]
         data = [now[key] or b"" for key in matched]
         number = {key: n for n, key in enumerate(matched)}
@@ -88,7 +88,7 @@ class LookupNow(Spec, frozen=True, kw_only=True):
         return by_key
 
     def _changes(
-        self, table_changes: Mapping[bytes, list[Change]], known: Mapping[bytes, bytes]
+        self, table_changes: Mapping[bytes, list[Change]], stored: Mapping[bytes, bytes]
     ) -> dict[bytes, bytes | None]:
         """The changes of the state: the new row of each key, None for a deleted one."""
         changes: dict[bytes, bytes | None] = {}
@@ -100,10 +100,10 @@ class LookupNow(Spec, frozen=True, kw_only=True):
                 if inserted:
                     row, weight = max(inserted), 1
                 else:
-                    weight = -1 if known.get(key) in retracted else 0
-            if weight > 0 and known.get(key) != row:
+                    weight = -1 if stored.get(key) in retracted else 0
+            if weight > 0 and stored.get(key) != row:
                 changes[key] = row
-            elif weight < 0 and key in known:
+            elif weight < 0 and key in stored:
                 changes[key] = None
         return changes
 

@@ -75,11 +75,11 @@ class Versions(Spec, frozen=True, kw_only=True):
         lag = moment.watermark - moment.horizon
         due = {key for _, key in timers.due(state, moment.watermark)}
         wanted = sorted({*arrived, *due})
-        known = state.get([timers.place(key) for key in wanted])
+        stored = state.get([timers.place(key) for key in wanted])
         out: list[tuple[Span, int]] = []
         changes: dict[bytes, bytes | None] = {}
         for key in wanted:
-            old = known.get(timers.place(key))
+            old = stored.get(timers.place(key))
             before = Timeline.loaded(old, 8) if old is not None else Timeline()
             after = self._after(before, arrived.get(key, ()))
             if after is not before:

@@ -148,14 +148,14 @@ class _Batches:
         """Refuses a position that names no topic of a view."""
         topics = Topics(self._settings.access)
         try:
-            known = {
+            input_topics = {
                 topic
                 for stream in self._streams(view)
                 for topic in (topics.of(stream, self._graph) if stream.pattern else [stream.topic])
             }
         finally:
             topics.close()
-        if not known.intersection(upto.offsets):
+        if not input_topics.intersection(upto.offsets):
             raise UsageError(
                 f"the position names no topic of view {view.name!r}",
                 got=", ".join(upto.offsets) or "none",

@@ -53,8 +53,8 @@ def check_stream(rows: DataFrame, view: View) -> None:
 
 
 def _check_repeatable(what: str, plan: Any) -> None:
-    if found := catalyst.part(plan, UNSTABLE, STEPS):
-        unstable, expression = found
+    if unstable_part := catalyst.part(plan, UNSTABLE, STEPS):
+        unstable, expression = unstable_part
         raise unrepeatable(what, UNSTABLE[unstable.nodeName()], str(expression.sql()), None)
 
 

@@ -30,8 +30,8 @@ def raised(text: str) -> str:
 
     The ones before it are exceptions that it has replaced.
     """
-    said, frames = _said(text), own_frames.shown(own_frames.of_text(_last(text)))
-    return f"{said} (in {frames})" if said and frames else said
+    message, frames = _said(text), own_frames.shown(own_frames.of_text(_last(text)))
+    return f"{message} (in {frames})" if message and frames else message
 
 
 def is_of_a_record(text: str) -> bool:

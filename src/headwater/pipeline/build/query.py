@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
@@ -75,15 +75,15 @@ def _refused(view: View, error: PySparkException) -> UsageError:
     if view.query is None:
         frames = own_frames.of_error(error)
         return UsageError(f"view {view.name!r}: {line}", got=own_frames.shown(frames))
-    found = POSITION.search(line)
-    if found is None:
+    match = POSITION.search(line)
+    if match is None:
         return UsageError(f"view {view.name!r}: {line}")
     text, _ = sql_scan.expanded(view.query, operators.__all__)
     text, _ = sql_scan.travels(f"view {view.name!r}", text)
-    before = sum(len(each) for each in text.splitlines(keepends=True)[: int(found["line"]) - 1])
+    before = sum(len(query_line) for query_line in text.splitlines(keepends=True)[: int(match["line"]) - 1])
     return UsageError(
         f"view {view.name!r}: {POSITION.sub('', line).strip()}",
-        got=place(text, before + int(found["column"])),
+        got=place(text, before + int(match["column"])),
     )
 
 
@@ -145,10 +145,25 @@ def _check_watermarks(view: View, rows: DataFrame) -> None:
         raise refusals.OWN_WATERMARK.error(view=f"view {view.name!r}")
 
 
+CALLED = "An error occurred while calling "
+"""The first line of an error in Java, for py4j."""
+FAILED_TASK = re.compile(r"Lost task .*?\(TID \d+\) \(.*?\): (.*)")
+JAVA_CLASS = re.compile(r"^(?:[\w$]+\.)+[\w$]+: ")
+
+
 def first_line(error: BaseException) -> str:
     """The first line of a Spark error that helps a person, without Spark's numbers for it."""
     text = str(getattr(error, "desc", None) or error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     in_python = raised(text) if "Traceback (most recent call last):" in text else ""
-    line = in_python or (lines[0] if lines else type(error).__name__)
+    line = in_python or (_of_java(lines) if lines else type(error).__name__)
     return SQLSTATE.sub("", line)
+
+
+def _of_java(lines: Sequence[str]) -> str:
+    """What an error of Spark says; of one that py4j passes on, why the task has failed."""
+    if not lines[0].startswith(CALLED) or len(lines) == 1:
+        return lines[0]
+    said = lines[1].removeprefix(": ")
+    task = FAILED_TASK.search(said)
+    return JAVA_CLASS.sub("", task[1] if task else said).partition(" Consider setting ")[0]

@@ -25,8 +25,8 @@ def ended(rows: DataFrame, view: View) -> tuple[DataFrame, str | None]:
     until = hidden_columns.until_expression(rows.schema, view.key)
     if until is not None:
         return rows, until
-    plan, found = _carried(rows, catalyst.plan(rows))
-    return (catalyst.frame(rows, plan), f"unix_micros({END})") if found is not None else (rows, None)
+    plan, end = _carried(rows, catalyst.plan(rows))
+    return (catalyst.frame(rows, plan), f"unix_micros({END})") if end is not None else (rows, None)
 
 
 def _carried(rows: DataFrame, node: Any) -> tuple[Any, Any]:

@@ -58,16 +58,16 @@ def unpickled(command: bytes, broadcasts: Mapping[int, str] | None = None) -> An
     ``broadcasts``: files of variables, by id.
     """
     own = {number: Broadcast(path=path) for number, path in (broadcasts or {}).items()}
-    known = broadcast._broadcastRegistry  # noqa: SLF001
-    before = dict(known)
-    known.update(own)
+    registry = broadcast._broadcastRegistry  # noqa: SLF001
+    before = dict(registry)
+    registry.update(own)
     try:
         value = cloudpickle.loads(command)
         if isinstance(value, Broadcast):  # too large for the command itself
             value = cloudpickle.loads(value.value)
     finally:
-        known.clear()
-        known.update(before)
+        registry.clear()
+        registry.update(before)
     return value[0] if isinstance(value, tuple) else value
 
 
@@ -86,9 +86,9 @@ class _Walk:
     def digest(self, value: Any) -> bytes:
         if isinstance(value, PLAIN) and type(value) in PLAIN:
             return _hashed(type(value).__name__, repr(value))
-        known = self._done.get(id(value))
-        if known is not None:
-            return known
+        cached = self._done.get(id(value))
+        if cached is not None:
+            return cached
         if id(value) in self._open:
             return _hashed("above", str(len(self._open) - self._open.index(id(value))))
         self._open.append(id(value))

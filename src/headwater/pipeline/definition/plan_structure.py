@@ -123,8 +123,8 @@ def _rows(value: Any) -> Iterator[int]:
         if len(value) == 1 and isinstance(value.get("e"), int):
             yield value["e"]
         else:
-            for each in value.values():
-                yield from _rows(each)
+            for item in value.values():
+                yield from _rows(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from _rows(each)
+        for item in value:
+            yield from _rows(item)

@@ -78,8 +78,8 @@ class Observed(NamedTuple):
 
 def values(row: Any) -> Values:
     """The observed values by name, from a row of Spark's."""
-    found = {}
+    by_name = {}
     for at, name in enumerate(row.schema().fieldNames()):
         value = row.get(at)
-        found[str(name)] = list(row.getList(at)) if isinstance(value, JavaObject) else value
-    return found
+        by_name[str(name)] = list(row.getList(at)) if isinstance(value, JavaObject) else value
+    return by_name

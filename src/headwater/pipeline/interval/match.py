@@ -155,7 +155,7 @@ class Match(Spec, frozen=True, kw_only=True):
     def _rows(self, left: SideRows, right: SideRows, out: Sequence[Output]) -> pa.Table:
         sides = []
         for side_rows, side in ((left, 0), (right, 1)):
-            places = np.concatenate([each[side] for each in out])
+            places = np.concatenate([output[side] for output in out])
             sides.append((side_rows.rows, pa.array(places, mask=places < 0)))
         (ours, at_left), (theirs, at_right) = sides
         columns: dict[str, Any] = {}
@@ -171,9 +171,9 @@ class Match(Spec, frozen=True, kw_only=True):
             if name not in self._shared
         }
         if self.how != "inner":
-            weights = np.repeat([each.weight for each in out], [len(each.left) for each in out])
+            weights = np.repeat([output.weight for output in out], [len(output.left) for output in out])
             columns[WEIGHT] = pa.array(weights, pa.int32())
-            until = np.concatenate([each.until for each in out])
+            until = np.concatenate([output.until for output in out])
             columns[UNTIL] = pa.array(until, pa.int64()).cast(TIMES)
         return pa.table(columns)
 
@@ -246,15 +246,15 @@ def _stored(
     rows = side.rows if len(still) == len(side.key) else side.rows.take(pa.array(still))
     texts = pack(rows).to_pylist()
     entries = shelf.entries(batch.digests, side.key[still], side.time[still], texts)
-    known = state.get(entries)
+    stored = state.get(entries)
     met_flags, keys = is_met[still].tolist(), [batch.keys[number] for number in side.key[still].tolist()]
-    if not known and len(set(entries)) == len(entries):
+    if not stored and len(set(entries)) == len(entries):
         values = [key + ONCE[met] + text for key, met, text in zip(keys, met_flags, texts, strict=True)]
         return dict(zip(entries, values, strict=True))
     counts = Counter(entries)
     changes: dict[bytes, bytes | None] = {}
     for entry, key, met, text in zip(entries, keys, met_flags, texts, strict=True):
-        met_before, count = _met_and_count(known.get(entry))
+        met_before, count = _met_and_count(stored.get(entry))
         changes[entry] = key + _head.pack(met or met_before, counts[entry] + count) + text
     return changes
 

@@ -153,11 +153,11 @@ def _waiting_rows(shelf: Shelf, batch: Batch, places: Numbers, state: State) -> 
     by_key = shelf.entries(batch.digests, key, side.time[places], texts)
     entries = [_waiting_entry(entry) for entry in by_key]
     counts = Counter(entries)
-    known = state.get(entries)
+    stored = state.get(entries)
     owners = [batch.keys[number] for number in key.tolist()]
     changes: dict[bytes, bytes | None] = dict(zip(by_key, owners, strict=True))
     for entry, owner, text in zip(entries, owners, texts, strict=True):
-        old = known.get(entry)
+        old = stored.get(entry)
         count = counts[entry] + (_count.unpack_from(old, value_start(old))[0] if old else 0)
         changes[entry] = owner + _count.pack(count) + text
     return changes

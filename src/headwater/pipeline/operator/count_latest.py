@@ -44,8 +44,8 @@ class Count(InsertOnly, frozen=True):
         grouped = rows.group_by("_key").aggregate([*firsts, ([], "count_all")]).sort_by("_key")
         keys = grouped.column("_key").cast(pa.binary()).to_pylist()
         counts = grouped.column("count_all").to_pylist()
-        known = state.get(keys)
-        totals = [n + int.from_bytes(known.get(key, b"")) for key, n in zip(keys, counts, strict=True)]
+        stored = state.get(keys)
+        totals = [n + int.from_bytes(stored.get(key, b"")) for key, n in zip(keys, counts, strict=True)]
         changes = {key: total.to_bytes(8) for key, total in zip(keys, totals, strict=True)}
         columns = {name: grouped.column(f"{name}_min") for name in self.key}
         return Applied(
@@ -82,8 +82,8 @@ class Latest(InsertOnly, frozen=True):
         keys, number = numbered(with_time.column("_key"))
         chosen, encoded = self._latest(with_time, number)
         names = keys.to_pylist()
-        known = state.get(names)
-        better = [n for n, key in enumerate(names) if encoded[n] > known.get(key, b"")]
+        stored = state.get(names)
+        better = [n for n, key in enumerate(names) if encoded[n] > stored.get(key, b"")]
         changes: dict[bytes, bytes | None] = {names[n]: encoded[n] for n in better}
         return Applied(with_time.take(chosen[better]).drop_columns(["_key"]), Delta.of(changes, state))
 

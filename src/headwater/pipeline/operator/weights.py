@@ -115,12 +115,12 @@ def _walk(what: str, rows: DataFrame, node: Any) -> tuple[Any, Any]:
 
 def unstable_expression(node: Any) -> str:
     """An expression of a node whose value may be another in each batch, as SQL; empty if there is none."""
-    if found := catalyst.part(node, CLOCKS):
-        return str(found[1].sql())
+    if clock := catalyst.part(node, CLOCKS):
+        return str(clock[1].sql())
     if node.deterministic():
         return ""
     expressions = catalyst.items(node.expressions())
-    return next((str(each.sql()) for each in expressions if not each.deterministic()), "")
+    return next((str(expression.sql()) for expression in expressions if not expression.deterministic()), "")
 
 
 def _union(what: str, rows: DataFrame, node: Any, walked: list[tuple[Any, Any]]) -> tuple[Any, Any]:

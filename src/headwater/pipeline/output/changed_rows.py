@@ -75,9 +75,9 @@ class ChangedRows(Spec, frozen=True):
     def _counted(self, rows: pa.Table, state: State) -> Delta:
         net = net_rows(rows)
         published = _published(net.keys, state)
-        known = published.is_valid().to_numpy(zero_copy_only=False)
+        is_published = published.is_valid().to_numpy(zero_copy_only=False)
         counts, stored_counts = counts_in(state, net.keys)
-        before = counts * known
+        before = counts * is_published
         stays = np.maximum(before - net.retracted, 0)
         _check_unique(net, published, (stays > 0) & (net.inserted > 0))
         after = stays + net.inserted
@@ -161,14 +161,16 @@ def _published(keys: pa.Array, state: State) -> pa.Array:
 
 def _changes(keys: pa.Array, values: pa.Array, published: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
     """The keys whose rows differ from the published ones, these rows revised, and the published rows."""
-    present, known = (column.is_valid().to_numpy(zero_copy_only=False) for column in (values, published))
-    if not known.any():
+    present, is_published = (
+        column.is_valid().to_numpy(zero_copy_only=False) for column in (values, published)
+    )
+    if not is_published.any():
         if not present.all():
             keys, values, published = (
                 column.filter(pa.array(present)) for column in (keys, values, published)
             )
         return keys, _closed(values, FIRST), published
-    again = present & known
+    again = present & is_published
     open_rows = _closed(values, REVISION)
     revision = np.zeros(len(keys), np.int64)
     revision[again] = _revision(published.filter(pa.array(again)))
@@ -177,7 +179,7 @@ def _changes(keys: pa.Array, values: pa.Array, published: pa.Array) -> tuple[pa.
         concat(open_rows.filter(pa.array(again)), _text(revision[again]), END),
         published.filter(pa.array(again)),
     ).to_numpy(zero_copy_only=False)
-    differs = pa.array(~same & (present | known))
+    differs = pa.array(~same & (present | is_published))
     keys, open_rows, published = (column.filter(differs) for column in (keys, open_rows, published))
     next_revision = _text(revision[differs.to_numpy(zero_copy_only=False)] + 1)
     return keys, concat(open_rows, next_revision, END), published

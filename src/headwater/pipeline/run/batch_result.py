@@ -107,9 +107,10 @@ class ResultBuilder:
         opens = dict(before.opens)
         for name, parts in shards.items():
             if self._prepared.timed[name]:
-                known: Sequence[int | None] = before.opens.get(name) or [None] * len(before.state[name])
+                open_times: Sequence[int | None] = before.opens.get(name) or [None] * len(before.state[name])
                 opens[name] = [
-                    parts[number].open if number in parts else open_us for number, open_us in enumerate(known)
+                    parts[number].open if number in parts else open_us
+                    for number, open_us in enumerate(open_times)
                 ]
         return opens
 

@@ -13,9 +13,9 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
+from headwater.clock import Clock, SystemClock
 from headwater.declare.graph import Graph
 from headwater.errors import UsageError
 from headwater.pipeline.build.prepare import Prepared
@@ -31,10 +31,15 @@ from headwater.pipeline.engine.failure_search import (
     search,
 )
 from headwater.pipeline.operator.messages import Plan
+from headwater.pipeline.run.batch_order import BatchOrder
+from headwater.pipeline.run.diagnosis import note_place
 from headwater.pipeline.topics import Positions
 from headwater.result import TICKS, Result
 
 __all__ = ["BatchInput", "Isolation", "Stopping"]
+
+PLACE_S = 30.0
+"""How long a view that stops with the first failure searches for the record, to name it."""
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +117,7 @@ class Isolation:
         known: Iterable[Failure] = (),
         published: Callable[[], Iterable[Failure]] = tuple,
         bounds: Callable[[str], Mapping[int, tuple[int, int]]] = lambda _topic: {},
+        clock: Clock | None = None,
     ) -> None:
         self.searched = False
         """Whether the last batch has had trials, which may have left files."""
@@ -123,6 +129,7 @@ class Isolation:
         self._known = sorted(known)
         self._ask_published = published
         self._bounds = bounds
+        self._clock = clock or SystemClock()
 
     @cached_property
     def _published(self) -> set[Failure]:
@@ -159,7 +166,11 @@ class Isolation:
             computed, found = self._engine.compute(rows, plan, query), list[Failure]()
         except Exception as error:
             fault = self._engine.fault(error)
-            if fault is None or self._view.on_error == "stop":
+            if fault is None:
+                raise
+            if self._view.on_error == "stop":
+                if batch.separate:
+                    self._name_record(error, (rows, plan, query), batch, [*before, *known])
                 raise
             if not batch.separate:
                 raise self._not_separate(fault) from error
@@ -197,23 +208,14 @@ class Isolation:
 
         The last trial of the search is the one that passes, so its output is the batch.
         """
-        order, passed = _Order(self._present(batch)), list[Computed]()
-        rows, _, query = attempt
+        order, passed = BatchOrder(self._present(batch)), list[Computed]()
         self.searched = True
 
         def trial(part: Sequence[int]) -> Fault | None:
             if self._stopping.is_set():
                 raise Stopping
             self._leave_out(order.without(part), known)
-            try:
-                self._engine.forget_attempt(rows, query)
-                passed[:] = [self._engine.compute(*attempt)]
-            except Exception as error:
-                fault = self._engine.fault(error)
-                if fault is None:
-                    raise
-                return fault
-            return None
+            return self._try(attempt, passed)
 
         def blame(number: int, its_fault: Fault) -> None:
             failure = Failure(*order.place(number), its_fault.reason)
@@ -228,6 +230,45 @@ class Isolation:
         return passed[0], [
             Failure(*order.place(number), its_fault.reason) for number, its_fault in sorted(faults.items())
         ]
+
+    def _try(self, attempt: tuple[Any, Plan, Query | None], passed: list[Computed]) -> Fault | None:
+        """A trial, with the records that are set; what it computes is in ``passed``, unless it fails."""
+        rows, _, query = attempt
+        try:
+            self._engine.forget_attempt(rows, query)
+            passed[:] = [self._engine.compute(*attempt)]
+        except Exception as error:
+            fault = self._engine.fault(error)
+            if fault is None:
+                raise
+            return fault
+        return None
+
+    def _name_record(
+        self,
+        error: Exception,
+        attempt: tuple[Any, Plan, Query | None],
+        batch: BatchInput,
+        known: list[Failure],
+    ) -> None:
+        """Notes on an error that stops the view at which record it has come, if that is found in time."""
+        until = self._clock.monotonic() + PLACE_S
+        order = BatchOrder(self._present(batch))
+
+        def trial(part: Sequence[int]) -> Fault | None:
+            if self._stopping.is_set() or self._clock.monotonic() > until:
+                raise Stopping
+            self._leave_out(order.without(part), known)
+            return self._try(attempt, [])
+
+        def blame(number: int, fault: Fault) -> None:
+            note_place(error, _place(Failure(*order.place(number), fault.reason)))
+            raise Stopping
+
+        try:
+            search(len(order), trial, self._engine.fault(error), blame=blame)
+        except Exception as reason:  # noqa: BLE001  the view stops with the first error in any case
+            logger.debug("view %s: the search has ended: %r", self._view.name, reason)
 
     def _present(self, batch: BatchInput) -> Iterator[Range]:
         """The ranges of a batch, without what retention has deleted before it or since."""
@@ -292,49 +333,6 @@ class Isolation:
             hint="change the query so that it accepts them (try_divide, try_cast, a filter), "
             "and start it again",
         )
-
-
-class _Order:
-    """Numbers the records of a batch, by topic, partition and offset."""
-
-    def __init__(self, batch: Iterable[Range]) -> None:
-        self._batch = sorted(batch)
-        self._begins = [0]
-        for part in self._batch:
-            self._begins.append(self._begins[-1] + part.end - part.first)
-
-    def __len__(self) -> int:
-        return self._begins[-1]
-
-    def place(self, number: int) -> tuple[str, int, int]:
-        for part, (begin, end) in zip(self._batch, pairwise(self._begins), strict=True):
-            if begin <= number < end:
-                return part.topic, part.partition, part.first + number - begin
-        raise IndexError(number)
-
-    def without(self, taken: Sequence[int]) -> Iterator[Range]:
-        """The ranges to leave out, so that only some records are taken."""
-        gaps = list(_gaps(taken, len(self)))
-        for part, (begin, end) in zip(self._batch, pairwise(self._begins), strict=True):
-            for first, last in gaps:
-                low, high = max(first, begin), min(last, end)
-                if low < high:
-                    yield Range(
-                        part.topic, part.partition, part.first + low - begin, part.first + high - begin
-                    )
-
-
-def _gaps(taken: Sequence[int], count: int) -> Iterator[tuple[int, int]]:
-    """The ranges of numbers below ``count`` between those that are taken."""
-    if isinstance(taken, range):  # a part that was only halved so far may be long
-        yield from ((0, taken.start), (taken.stop, count))
-        return
-    before = 0
-    for number in taken:
-        if number > before:
-            yield before, number
-        before = number + 1
-    yield before, count
 
 
 def _ranges(starts: Positions, ends: Positions) -> Iterator[Range]:

@@ -100,9 +100,9 @@ class Publisher:
         self._turn = threading.Lock()
         self._done_ms = services.attention.now_ms()
         """When the last batch ended: Spark plans none before that."""
-        known = [results.by_batch[batch] for batch in sorted(results.by_batch)]
+        ordered = [results.by_batch[batch] for batch in sorted(results.by_batch)]
         try:
-            self._files.open(session.copies(services.settings), self._last.generation, known)
+            self._files.open(session.copies(services.settings), self._last.generation, ordered)
         except BaseException:
             results.close()
             raise

@@ -233,7 +233,7 @@ class Runner:
         runs = list(self.views)
         if only is not None:
             inputs, existing = set(views[only].inputs.values()), topics.partitions()
-            streams = [each for each in streams if each.name in inputs and each.topic not in existing]
+            streams = [stream for stream in streams if stream.name in inputs and stream.topic not in existing]
             views = {name: view for name, view in views.items() if name == only or name in inputs}
             runs = [only]
         keep_streams(topics, [stream for stream in streams if not stream.table], self.settings)
@@ -310,7 +310,9 @@ class Runner:
     def waiting(self) -> dict[str, Trailing]:
         """The views that wait for the followers of their rows, each with the slowest of these."""
         publishers = {name: view.publisher for name, view in self.views.items()}
-        slowest = {name: each.waits_for for name, each in publishers.items() if each is not None}
+        slowest = {
+            name: publisher.waits_for for name, publisher in publishers.items() if publisher is not None
+        }
         return {name: follower for name, follower in slowest.items() if follower is not None}
 
     @property

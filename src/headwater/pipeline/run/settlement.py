@@ -250,9 +250,9 @@ class Settlement:
         Such are those of a device whose clock is wrong.
         """
         vague = self._times.vague(times, stretch)
-        (asked, at_ms), (ends,) = self._asked, stretch.sources
+        (asked_ends, at_ms), (ends,) = self._asked, stretch.sources
         for place, topic, partition in vague:
-            if ends[topic][partition] >= asked.get(topic, {}).get(partition, math.inf):
+            if ends[topic][partition] >= asked_ends.get(topic, {}).get(partition, math.inf):
                 self._times.silence(place, at_ms)
         with contextlib.suppress(MachineError):  # then the log is asked after the next batch
             self._asked = (self._ends({topic for _, topic, _ in vague}) if vague else {}), now_ms

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from headwater.pipeline.engine.engine import Failure, Launch, Query
 from headwater.pipeline.left_out import failed_records, late_records
 from headwater.pipeline.output.changed_rows import PUBLISH
 from headwater.pipeline.run.diagnosis import diagnose, unwritable
+from headwater.pipeline.run.ending import UNKNOWN, Ending, seen_run
 from headwater.pipeline.run.isolation import Isolation
 from headwater.pipeline.run.publisher import Publisher
 from headwater.pipeline.run.results import RunResults
@@ -30,8 +32,6 @@ from headwater.pipeline.state.layouts import GROUPS
 from headwater.pipeline.topics import Positions
 
 __all__ = ["ViewRun"]
-
-UNKNOWN = "?"
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +69,7 @@ class ViewRun:
         self.condition = Condition(services.clock)
         self.ended_by: HeadwaterError | None = None
         """What has ended it; None while it runs."""
-        self._ended_run: str | None = None
-        """The run that readers saw when it ended, or `UNKNOWN`."""
-        self._ended_folders: set[str] = set()
-        """The runs that had a checkpoint when it ended."""
+        self._ending: Ending | None = None
 
     # ---- its start -----------------------------------------------------------------------------------------
 
@@ -147,6 +144,7 @@ class ViewRun:
             known=self._failed_before(prepared) if shadow else (),
             published=run_results.published_failures if prepared.reads_twice else tuple,
             bounds=services.topics.bounds,
+            clock=services.clock,
         )
         if paced and self.view.pace and not shadow:
             pace = Pace(services.topics, services.graph, self.name, services.settings.pace_records)
@@ -186,12 +184,17 @@ class ViewRun:
         """The checkpoint of the run that readers see, or of the one that this runner is to make."""
         if self._checkpoint is not None:
             return self._checkpoint
-        folder = session.data(self._services.settings) / "checkpoints" / self.name
+        folder = self._checkpoints
         if self._shadow is not None:
             return Checkpoint.of(folder, self._shadow)
         seen = results.newest(self._services.topics, self.name)
-        known = seen is not None and (folder / seen.run).exists()
-        return Checkpoint.of(folder, seen.run if seen is not None and known else None)
+        has_run = seen is not None and (folder / seen.run).exists()
+        return Checkpoint.of(folder, seen.run if seen is not None and has_run else None)
+
+    @property
+    def _checkpoints(self) -> Path:
+        """Where the checkpoints of its runs are."""
+        return session.data(self._services.settings) / "checkpoints" / self.name
 
     def _last(self, run: str) -> result.Result | None:
         """The last result of a run."""
@@ -281,7 +284,7 @@ class ViewRun:
         return diagnose(self.name, error, session.data(self._services.settings))
 
     def end(self, error: Exception) -> None:
-        """The view does not run any more: it is tried again later, or stopped until somebody helps.
+        """The view does not run any more: it is tried again later, or stopped until an operator helps.
 
         It cannot heal if its query fails on a record, if it was refused, or if another driver runs it. That
         is decided first: a query that cannot be ended, or a client that cannot be closed, changes nothing.
@@ -289,7 +292,7 @@ class ViewRun:
         failure = error if isinstance(error, HeadwaterError) else self.failure(error)
         heals = not isinstance(failure, UsageError | FencedError) and self._fault(error) is None
         if not heals:
-            self._ended_run, self._ended_folders = self._seen_run(), self._folders()
+            self._ending = Ending(self._services.topics, self.name, self._checkpoints)
         self.ended_by = failure
         self.condition.end(one_line(failure, None), heals=heals)
         logger.error("view %s is %s: %s", self.name, self.condition.state, one_line(failure, None))
@@ -305,49 +308,21 @@ class ViewRun:
         first = self.publisher.failure if self.publisher is not None else None
         return self._services.engine.fault(first or error)
 
-    def _seen_run(self) -> str | None:
-        """The run that readers see, None before the first; `UNKNOWN` if the log does not say."""
-        try:
-            seen = results.newest(self._services.topics, self.name)
-        except Exception:  # noqa: BLE001  or what it says cannot be read
-            return UNKNOWN
-        return None if seen is None else seen.run
-
-    def _was_reset(self) -> bool:
-        """For a view without results, whether a reset is complete: it removes the topic of results last."""
-        if self._ended_folders <= self._folders():
-            return False
-        try:
-            return result.topic(self.name) not in self._services.topics.partitions()
-        except HeadwaterError:
-            return False
-
-    def _folders(self) -> set[str]:
-        """The runs that have a checkpoint."""
-        folder = session.data(self._services.settings) / "checkpoints" / self.name
-        return {file.parent.name for file in folder.glob("*/metadata")}
-
     def is_fenced(self) -> bool:
         """Whether its last batch found another driver, or a rebuild, in its place."""
         return self.publisher is not None and isinstance(self.publisher.failure, FencedError)
 
     def is_due(self) -> bool:
-        """Whether it is to be started again: after its pause, or since a command has mended it.
-
-        A rebuild gives it another run, and a reset none.
-        """
+        """Whether it is to be started again: after its pause, or since a command has mended it."""
         if self.condition.state is not State.STOPPED:
             return self.condition.is_due
-        seen = self._seen_run()
-        if seen == UNKNOWN:
-            return False
-        if self._ended_run == UNKNOWN:  # the log was away: it may have had this run already
-            self._ended_run = seen
-        return seen != self._ended_run or (seen is None and self._was_reset())
+        return self._ending is not None and self._ending.is_mended()
 
     def was_swapped(self) -> bool:
         """Whether readers see another run than the one that this view makes."""
-        return self._shadow is None and self._seen_run() not in {None, UNKNOWN, self.checkpoint.run}
+        if self._shadow is not None:
+            return False
+        return seen_run(self._services.topics, self.name) not in {None, UNKNOWN, self.checkpoint.run}
 
     def is_working(self) -> bool:
         """Whether its query runs, and since its last failure has also shown that it can complete a batch."""

@@ -80,8 +80,8 @@ class ViewTime:
                     by_attention.append(self.inputs.due_ms(open_us + held_us))
                 else:
                     by_clock.append(open_us // 1000 + 1)
-        known = (due for due in by_attention if due is not None)
-        self._dues = min(by_clock, default=None), min(known, default=None)
+        dues = (due for due in by_attention if due is not None)
+        self._dues = min(by_clock, default=None), min(dues, default=None)
         held_us = sum(self._prepared.holds.get(PUBLISH, {}).values())
         self._end_due_ms = self.inputs.due_ms(last.ends[0] + held_us) if last.ends else None
 

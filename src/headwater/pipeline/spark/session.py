@@ -149,7 +149,7 @@ def start(
     """The process's Spark session, started at the first call.
 
     Its files are in ``folder``, or in the data folder; its logs, below it, have a ``name``, by which those of
-    two processes are told apart.
+    two processes are distinguished.
     Raises MachineError without Java, or if Spark does not start.
     """
     running = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001
@@ -182,12 +182,12 @@ def start(
     return spark
 
 
-def _rotate(printed: ChildLog, java_process: subprocess.Popen[bytes]) -> None:
+def _rotate(printed: ChildLog, java_process: subprocess.Popen[bytes], pause_s: float = ROTATE_S) -> None:
     """Keeps what a JVM prints within its bound, until the JVM has ended."""
     pause = threading.Event()
     while java_process.poll() is None:
         printed.rotate()
-        pause.wait(ROTATE_S)
+        pause.wait(pause_s)
 
 
 def _conf(

@@ -107,9 +107,9 @@ class _Query:
     def _past(self, travel: sql_scan.Travel) -> Past:
         name = travel.table
         if name not in self._inputs or not self._tables[name].table:
-            known = ", ".join(other for other, stream in self._tables.items() if stream.table)
+            table_names = ", ".join(other for other, stream in self._tables.items() if stream.table)
             raise refusals.AS_OF_TABLE.error(
-                got=name, view=self._what, tables=known or "one of the application"
+                got=name, view=self._what, tables=table_names or "one of the application"
             )
         table = self._inputs[name]
         past = Past(table, self._valid(name, table), Names(table.columns).new("version"))

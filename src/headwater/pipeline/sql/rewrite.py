@@ -110,8 +110,8 @@ class _Query:
             return self.walk(node.child(), needed, conditions)
         if not weights.has_retractions(node) or kind == "View":
             return self._columns.where(catalyst.frame(self._rows, node), conditions)
-        if found := weights.unstable_expression(node):
-            raise self.refused(refusals.PASSING, found)
+        if unstable := weights.unstable_expression(node):
+            raise self.refused(refusals.PASSING, unstable)
         if kind == "Filter":
             return self.walk(node.child(), needed, [*conjuncts(node.condition()), *conditions])
         if kind == "Join" and _how(node) == "inner":
@@ -233,10 +233,10 @@ class _Query:
         rows = self.walk(node, wanted | used(on), conditions)
         shown = {names.new(column.name()): column for column in output(node) if number(column) in wanted}
         selected = {name: self._columns.column(column) for name, column in shown.items()}
-        known = {number(column): name for name, column in shown.items()}
+        name_of = {number(column): name for name, column in shown.items()}
         keys: list[str] = []
         for place, part in enumerate(on):
-            name = known.get(number(part)) if is_plain(part) else None
+            name = name_of.get(number(part)) if is_plain(part) else None
             if name is None or name in keys:
                 name = same[place] if same is not None else names.new(part.name() if is_plain(part) else "on")
                 selected[name] = self._columns.column(part)
@@ -291,21 +291,21 @@ class _Query:
         rows = self.walk(node.child(), used([*groupings, *functions]))
         selected: dict[str, Column] = {}
         names = Names()
-        known: list[tuple[Any, str]] = []
+        named_groupings: list[tuple[Any, str]] = []
         for grouping in groupings:
             name = names.new(grouping.name() if is_plain(grouping) else "by", "by")
             selected[name] = self._columns.column(grouping)
-            known.append((grouping, name))
+            named_groupings.append((grouping, name))
         by = tuple(selected)
         result_names, aggregates = Names(by), dict[str, AggregateCall]()
         for part in functions:
-            if not any(part.semanticEquals(other) for other, _ in known):
+            if not any(part.semanticEquals(other) for other, _ in named_groupings):
                 aggregate = self._aggregate(part, selected, names)
                 name = result_names.new(aggregate.function)
                 aggregates[name] = aggregate
-                known.append((part, name))
+                named_groupings.append((part, name))
         groups = group.group_calls(rows.select(*_aliased(selected)), by, aggregates)
-        return self._select_of_groups(groups, columns, known)
+        return self._select_of_groups(groups, columns, named_groupings)
 
     def _aggregate(self, part: Any, selected: dict[str, Column], names: Names) -> AggregateCall:
         """An aggregate in the form of hw.group. Its argument becomes a column."""
@@ -326,13 +326,13 @@ class _Query:
         return AggregateCall(name, argument)
 
     def _select_of_groups(
-        self, groups: DataFrame, columns: Sequence[Any], known: Sequence[tuple[Any, str]]
+        self, groups: DataFrame, columns: Sequence[Any], named_groupings: Sequence[tuple[Any, str]]
     ) -> DataFrame:
         """The select on groups, in which the ``known`` expressions have become columns."""
         by_name = {column.name(): column for column in output(catalyst.plan(groups))}
 
         def replaced(expression: Any) -> Any:
-            for part, name in known:
+            for part, name in named_groupings:
                 if expression.semanticEquals(part):
                     return by_name[name]
             children = [replaced(child) for child in catalyst.items(expression.children())]

@@ -92,9 +92,9 @@ class Copy:
             if not lengths or (min(lengths) > 0 and max(lengths) <= KEY_BYTES_MAX):
                 return dict(transaction.cursor().getmulti(keys))
             odd = [key for key in keys if not 0 < len(key) <= KEY_BYTES_MAX]
-            found = {key: transaction.get(_digest(key), db=self._odd) for key in odd}
-            pairs = {key: _pair.decode(data)[1] for key, data in found.items() if data}
-            return dict(transaction.cursor().getmulti([key for key in keys if key not in found])) | pairs
+            odd_values = {key: transaction.get(_digest(key), db=self._odd) for key in odd}
+            pairs = {key: _pair.decode(data)[1] for key, data in odd_values.items() if data}
+            return dict(transaction.cursor().getmulti([key for key in keys if key not in odd_values])) | pairs
 
     def each(self, keys: Sequence[bytes]) -> list[bytes | None]:
         lengths = set(map(len, keys))
@@ -113,7 +113,7 @@ class Copy:
                     yield entry
 
     def stretches(self, wanted: Sequence[tuple[bytes, bytes, int]]) -> list[list[tuple[bytes, bytes]]]:
-        found: list[list[tuple[bytes, bytes]]] = []
+        parts: list[list[tuple[bytes, bytes]]] = []
         with self._environment.begin() as transaction:
             cursor = transaction.cursor(self._values)
             seek, entries = cursor.set_range, cursor.iternext
@@ -124,8 +124,8 @@ class Copy:
                         if entry[0] >= end:
                             break
                         part.append(entry)
-                found.append(part)
-        return found
+                parts.append(part)
+        return parts
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         with self._environment.begin() as transaction:

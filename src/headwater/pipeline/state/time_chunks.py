@@ -79,12 +79,12 @@ def found(
 
 
 def loaded(chunks: Sequence[Chunk], schema: pa.Schema) -> Loaded:
-    values = [each.value for each in chunks]
+    values = [chunk.value for chunk in chunks]
     data, at = row_bytes.stacked(values)
     at = at + np.fromiter(map(key_prefix.value_start, values), np.int64, len(values))
     counts, _, begins = row_bytes.listed(data, at, ITEM)
     rows = row_bytes.unpack(data, begins, schema)
-    numbers = np.array([each.number for each in chunks], np.int64)
+    numbers = np.array([chunk.number for chunk in chunks], np.int64)
     return Loaded(rows, np.repeat(numbers, counts), np.repeat(np.arange(len(chunks)), counts))
 
 
@@ -118,25 +118,27 @@ def chunked(
     spans = zip(bounds[starts].tolist(), bounds[stops].tolist(), strict=True)
     numbers = number[starts].tolist()
     owners = key_prefix.owned(pa.array([keys[n] for n in numbers], pa.binary()))
-    made: list[tuple[bytes, bytes]] = []
+    named_chunks: list[tuple[bytes, bytes]] = []
     for n, owner, time_us, cut, span in zip(numbers, owners, times, cuts, spans, strict=True):
         part = data[slice(*span)]
         name = letter + _digest(keys[n]) + _time.pack(time_us + BIAS) + crc32(part).to_bytes(4)
-        made.append((name, owner + _count.pack(cut[1] - cut[0]) + lengths[slice(*cut)].tobytes() + part))
-    made.sort()
-    return Made(_named_apart(made, state, taken), numbers, times)
+        named_chunks.append(
+            (name, owner + _count.pack(cut[1] - cut[0]) + lengths[slice(*cut)].tobytes() + part)
+        )
+    named_chunks.sort()
+    return Made(_named_apart(named_chunks, state, taken), numbers, times)
 
 
 def _named_apart(
-    made: Sequence[tuple[bytes, bytes]], state: State, taken: Mapping[bytes, bytes | None]
+    named_chunks: Sequence[tuple[bytes, bytes]], state: State, taken: Mapping[bytes, bytes | None]
 ) -> dict[bytes, bytes]:
     """Gives equal chunks different names: rows that come a second time are kept a second time."""
-    known = state.get([name for name, _ in made])
-    entries = dict(made)
-    if len(entries) == len(made) and not known and entries.keys().isdisjoint(taken):
+    stored = state.get([name for name, _ in named_chunks])
+    entries = dict(named_chunks)
+    if len(entries) == len(named_chunks) and not stored and entries.keys().isdisjoint(taken):
         return entries
     entries = {}
-    for name, value in made:
+    for name, value in named_chunks:
         own, again = name, 0
         while own in entries or own in taken or state.get([own]):
             again += 1

@@ -150,11 +150,11 @@ def _cut(text: bytes, most: int, mark: bytes = b"") -> bytes:
     )
 
 
-def weights_in(known: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> Any:
+def weights_in(stored: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> Any:
     """The weights of entries; 0 for those that are not among ``known``."""
-    if any(known.values()):
-        return weights(list(map(known.get, wanted)))
-    return np.fromiter(map(known.__contains__, wanted), bool, len(wanted)).astype(np.int64)
+    if any(stored.values()):
+        return weights(list(map(stored.get, wanted)))
+    return np.fromiter(map(stored.__contains__, wanted), bool, len(wanted)).astype(np.int64)
 
 
 def weights(values: Sequence[bytes | None] | pa.Array) -> Any:

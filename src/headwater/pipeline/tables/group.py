@@ -109,8 +109,8 @@ class Group(Spec, frozen=True, kw_only=True):
             for aggregate in summed
         ]
         entries = [prefix + weighted_entries.OWN for prefix in groups.prefixes]
-        known = state.get(entries)
-        values = [known.get(entry) for entry in entries]
+        stored = state.get(entries)
+        values = [stored.get(entry) for entry in entries]
         before = weighted_entries.weights(values)
         after = before + np.add.reduceat(groups.weights, groups.starts)
         olds = [_loaded(value, len(summed)) for value in values]
@@ -190,8 +190,8 @@ def _sum_column(
 
 def group(rows: DataFrame, by: tuple[str, ...], aggregates: Mapping[str, Column | Newest]) -> DataFrame:
     """The groups of a DataFrame, with aggregates given as Columns."""
-    newest = {name: asked for name, asked in aggregates.items() if isinstance(asked, Newest)}
-    columns = {name: asked for name, asked in aggregates.items() if not isinstance(asked, Newest)}
+    newest = {name: aggregate for name, aggregate in aggregates.items() if isinstance(aggregate, Newest)}
+    columns = {name: aggregate for name, aggregate in aggregates.items() if not isinstance(aggregate, Newest)}
     rows, calls = with_columns("group", rows, columns)
     return group_calls(rows, by, {name: newest.get(name) or calls[name] for name in aggregates})
 

@@ -53,7 +53,7 @@ from headwater.pipeline.wire import wire
 __all__ = ["FRESH", "NULL_ON", "ON", "ROUTED", "ROW", "SIDE", "KeyedJoin", "Route", "join_by_key"]
 
 NULL_ON = (b"\xfdl", b"\xfdr")
-"""Stands for a null ON, for each side: such rows have no partner. No text begins like this."""
+"""Written in place of a null ON, for each side: such rows have no partner. No text begins like this."""
 ON = "_on"
 """The text of the value that a row is joined on; null if there is no row, or none that is joined."""
 SIDE, ROW, FRESH = "_side", "_row", "_fresh"
@@ -167,8 +167,10 @@ class KeyedJoin(PairJoin, frozen=True, kw_only=True):
             return self.others(batch, state, side)
         wanted = np.ones(len(keys), bool)
         wanted[batch.key[batch.side == side]] = False
-        asked = keys.filter(pa.array(wanted))
-        entries = concat(weighted_entries.begins(asked), LETTERS[side], weighted_entries.tailed(asked)[0])
+        wanted_keys = keys.filter(pa.array(wanted))
+        entries = concat(
+            weighted_entries.begins(wanted_keys), LETTERS[side], weighted_entries.tailed(wanted_keys)[0]
+        )
         values = pa.array(state.each(entries.to_pylist()), BYTES)
         has_row = values.is_valid().to_numpy(zero_copy_only=False)
         number = np.flatnonzero(wanted)[has_row]
@@ -210,9 +212,9 @@ def _batch(entries: pa.Array, on: pa.Array, right: Flags) -> tuple[Batch, pa.Arr
 def _old_rows(entries: pa.Array, fresh: Flags, state: State, *, cut: bool) -> pa.Array:
     """The rows in the state at these entries; fresh ones have none and are not looked up."""
     stored: Numbers = np.flatnonzero(~fresh)
-    asked = entries.take(pa.array(stored)).to_pylist()
-    values = state.each(asked)
-    rows = pa.array(_rows_of(asked, values) if cut else values, BYTES)
+    stored_entries = entries.take(pa.array(stored)).to_pylist()
+    values = state.each(stored_entries)
+    rows = pa.array(_rows_of(stored_entries, values) if cut else values, BYTES)
     at = np.zeros(len(entries), np.int64)
     at[stored] = np.arange(len(stored))
     return rows.take(pa.array(at, mask=fresh))

@@ -63,16 +63,16 @@ class RowJoin(PairJoin, frozen=True, kw_only=True):
         inputs = [self._input(rows, side) for side in (0, 1)]
         batch, row, weight = _batch(inputs)
         kept = batch.entries[: batch.kept]
-        known = pa.array(state.each(kept.to_pylist()), pa.large_binary())
+        stored = pa.array(state.each(kept.to_pylist()), pa.large_binary())
         before = np.zeros(len(batch.entries), np.int64)
-        before[: batch.kept] = entries.weights(known)
+        before[: batch.kept] = entries.weights(stored)
         after = before + weight
         others = [self.others(batch, state, side) for side in (0, 1)]
         sides = []
         for side in (0, 1):
             changed = inputs[side].rows.take(pa.array(row[batch.side == side]))
             sides.append(_side(changed, batch, side, (before, after), others[side]))
-        changes = Delta.over(kept, _values(inputs, batch, row, after), known)
+        changes = Delta.over(kept, _values(inputs, batch, row, after), stored)
         return Applied(self.pairs(batch, sides, others), changes)
 
     def _input(self, rows: pa.Table, side: int) -> Input:
@@ -103,10 +103,10 @@ class RowJoin(PairJoin, frozen=True, kw_only=True):
 
 def _batch(inputs: Sequence[Input]) -> tuple[Batch, Numbers, Numbers]:
     """The changed entries, the row of its side that each comes from, and the change of its weight."""
-    all_entries = pa.concat_arrays([each.entries for each in inputs])
-    weights = np.concatenate([each.weights for each in inputs])
+    all_entries = pa.concat_arrays([side_input.entries for side_input in inputs])
+    weights = np.concatenate([side_input.weights for side_input in inputs])
     changed = entries.changed(all_entries, weights)
-    prefixes = pa.concat_arrays([each.prefixes for each in inputs]).take(pa.array(changed.row))
+    prefixes = pa.concat_arrays([side_input.prefixes for side_input in inputs]).take(pa.array(changed.row))
     fresh = np.ones(len(prefixes), bool)
     fresh[1:] = pc.not_equal(prefixes[1:], prefixes[:-1]).to_numpy(zero_copy_only=False)
     left_rows = len(inputs[0].entries)
@@ -122,7 +122,7 @@ def _values(inputs: Sequence[Input], batch: Batch, row: Numbers, after: Numbers)
     """The new values of the changed entries."""
     weights = after[: batch.kept]
     any_cut_key = any(prefix[:1] == entries.CUT for prefix in batch.prefixes)
-    if not any_cut_key and all(each.cut is None for each in inputs):
+    if not any_cut_key and all(side_input.cut is None for side_input in inputs):
         return entries.values(weights)
     values: list[bytes | None] = []
     columns = (batch.entries.to_pylist(), after.tolist(), batch.side.tolist(), row.tolist())

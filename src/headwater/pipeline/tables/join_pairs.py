@@ -99,7 +99,9 @@ class PairJoin(Spec, frozen=True, kw_only=True):
         Outer joins also learn which keys have any.
         """
         keys, sides, numbers = batch.key[: batch.kept], batch.side[: batch.kept], len(batch.prefixes)
-        mine, theirs = (np.bincount(keys[sides == each], minlength=numbers) for each in (side, 1 - side))
+        mine, theirs = (
+            np.bincount(keys[sides == one_side], minlength=numbers) for one_side in (side, 1 - side)
+        )
         wanted = np.flatnonzero(theirs)
         entries, values, number = _unchanged(batch, state, side, wanted, [EVERY] * len(wanted), changed=mine)
         exist = np.zeros(numbers, bool)
@@ -167,9 +169,9 @@ def _unchanged(
     entries = [entry for stretch in stretches for entry, _ in stretch]
     values = [value for stretch in stretches for _, value in stretch]
     if (changed[number] > 0).any():
-        asked = np.zeros(len(changed), bool)
-        asked[numbers] = True
-        own = batch.entries.filter(pa.array((batch.side == side) & asked[batch.key]))
+        is_wanted = np.zeros(len(changed), bool)
+        is_wanted[numbers] = True
+        own = batch.entries.filter(pa.array((batch.side == side) & is_wanted[batch.key]))
         is_own = pc.is_in(pa.array(entries, batch.entries.type), own)
         still = pc.invert(is_own).to_numpy(zero_copy_only=False)
         entries, values = list(compress(entries, still)), list(compress(values, still))

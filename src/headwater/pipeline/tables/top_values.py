@@ -93,8 +93,8 @@ def top_values(
     """The first values of each group, and the changes of the state. ``stays``: rows are never retracted."""
     changed, data, group = _changed_values(aggregate, groups, letter, stays=stays)
     entries = changed.entries.to_pylist()
-    known = state.get(entries)
-    before = weighted_entries.weights_in(known, entries)
+    stored = state.get(entries)
+    before = weighted_entries.weights_in(stored, entries)
     after = before + changed.weight
     changes: Changes = {
         entry: weighted_entries.value_of(entry, weight, value, groups.keys[number]) if weight else None
@@ -102,7 +102,7 @@ def top_values(
     }
     # Reads so many entries of each group that `limit` unchanged ones are among them.
     limits = np.bincount(group[before != 0], minlength=len(groups.keys)) + aggregate.limit
-    unchanged = _unchanged_values(groups, state, letter, limits, known)
+    unchanged = _unchanged_values(groups, state, letter, limits, stored)
     candidates = Candidates(
         entries + unchanged.entries,
         data + unchanged.data,
@@ -114,7 +114,7 @@ def top_values(
     if stays:
         needless = set(compress(candidates.entries, ~is_first))
         changes = {entry: value for entry, value in changes.items() if entry not in needless}
-        changes |= dict.fromkeys(needless & {*known, *unchanged.entries})
+        changes |= dict.fromkeys(needless & {*stored, *unchanged.entries})
     return column, changes
 
 
@@ -139,8 +139,10 @@ def _changed_values(
     return changed, data, group[changed.row]
 
 
-def _unchanged_values(groups: Groups, state: State, letter: bytes, limits: Numbers, known: Any) -> Candidates:
-    """The first values of each group in the state, but for those in ``known``, which the batch changes."""
+def _unchanged_values(
+    groups: Groups, state: State, letter: bytes, limits: Numbers, stored: Any
+) -> Candidates:
+    """The first values of each group in the state, without those in ``stored``, which the batch changes."""
     end = bytes([letter[0] + 1])
     stretches = state.stretches(
         [
@@ -152,7 +154,7 @@ def _unchanged_values(groups: Groups, state: State, letter: bytes, limits: Numbe
         (number, entry, weighted_entries.opened(value))
         for number, stretch in enumerate(stretches)
         for entry, value in stretch
-        if entry not in known
+        if entry not in stored
     ]
     weights = np.array([held.weight for _, _, held in unchanged], np.int64)
     return Candidates(

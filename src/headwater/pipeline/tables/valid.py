@@ -94,12 +94,12 @@ class Valid(Spec, frozen=True, kw_only=True):
         arrived = self._arrived(rows, shown)
         due = timers.due(state, now_us)
         keys = sorted({key for _, key in due} | arrived.keys())
-        known = state.get([timers.place(key) for key in keys])
+        stored = state.get([timers.place(key) for key in keys])
         texts: list[bytes] = []
         weights: list[int] = []
         changes: dict[bytes, bytes | None] = {}
         for key in keys:
-            kept = known.get(timers.place(key))
+            kept = stored.get(timers.place(key))
             before = Held.read(kept) if kept is not None else arrived[key]._replace(times=0)
             more = arrived[key].times if key in arrived else 0
             after = before._replace(times=before.times + more).at(now_us)

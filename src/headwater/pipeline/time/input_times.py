@@ -102,8 +102,8 @@ class InputTimes:
                 fresh.append(place)
             elif place in self.known and stretch.has_none(topic, partition):
                 silent.append(place)
-        known = watermark.note_silence(silent, self.known, planned.earliest_ms)
-        self.known = watermark.note_unread(fresh, known, planned.earliest_ms)
+        heard = watermark.note_silence(silent, self.known, planned.earliest_ms)
+        self.known = watermark.note_unread(fresh, heard, planned.earliest_ms)
         self.watermark = self._decide(self._inputs, self._proved(stretch), self.watermark)
         return self.watermark
 
@@ -150,8 +150,8 @@ class InputTimes:
                 mute.append(place)
             elif stretch.records_max:
                 unread.append(place)
-        known = watermark.note_silence(mute, self.known, planned.earliest_ms)
-        self._earlier = watermark.note_unread(unread, known, planned.earliest_ms)
+        heard = watermark.note_silence(mute, self.known, planned.earliest_ms)
+        self._earlier = watermark.note_unread(unread, heard, planned.earliest_ms)
         self.known = watermark.note_times(times, self._earlier, planned.latest_ms)
 
     def silence(self, place: str, at_ms: int) -> None:

@@ -128,8 +128,8 @@ def note_times(times: Mapping[str, int], before: Mapping[str, Heard], at_ms: int
     """All places after a batch with these greatest times, whose records were in the log at ``at_ms``."""
     after = dict(before)
     for place, time_us in times.items():
-        known = after.get(place)
-        after[place] = Heard(max(time_us, known.time_us) if known else time_us, at_ms, 0)
+        heard = after.get(place)
+        after[place] = Heard(max(time_us, heard.time_us) if heard else time_us, at_ms, 0)
     return after
 
 
@@ -137,8 +137,8 @@ def note_silence(places: Iterable[str], before: Mapping[str, Heard], at_ms: int)
     """All places, of which these are known to have brought no time up to ``at_ms``."""
     after = dict(before)
     for place in places:
-        known = before[place]
-        after[place] = Heard(known.time_us, known.at_ms, max(known.silent_ms or 0, at_ms - known.at_ms))
+        heard = before[place]
+        after[place] = Heard(heard.time_us, heard.at_ms, max(heard.silent_ms or 0, at_ms - heard.at_ms))
     return after
 
 
@@ -149,11 +149,11 @@ def note_unread(places: Iterable[str], before: Mapping[str, Heard], at_ms: int) 
     """
     after = dict(before)
     for place in places:
-        known = before.get(place)
-        if known is None or known.time_us == NEVER:
+        heard = before.get(place)
+        if heard is None or heard.time_us == NEVER:
             after[place] = Heard(NEVER, at_ms, None)
         else:
-            after[place] = Heard(known.time_us, at_ms, 0)
+            after[place] = Heard(heard.time_us, at_ms, 0)
     return after
 
 

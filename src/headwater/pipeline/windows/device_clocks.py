@@ -186,11 +186,11 @@ class Clocks(InsertOnly, frozen=True, kw_only=True):
             by_device.setdefault(key, []).append(row)
         due = timers.due(state, moment.watermark)
         wanted = sorted({*by_device, *(key for _, key in due)})
-        known = state.get([timers.place(key) for key in wanted])
+        stored = state.get([timers.place(key) for key in wanted])
         changes: dict[bytes, bytes | None] = {}
         out: list[Row] = []
         for key in wanted:
-            old = known.get(timers.place(key))
+            old = stored.get(timers.place(key))
             device = _device.decode(old[8:]) if old is not None else Device()
             self._add(device, by_device.get(key, ()), times)
             released = [decode(data) for data in device.release(moment.watermark)]

@@ -38,10 +38,10 @@ class EventLogic(InsertOnly, frozen=True, kw_only=True):
         """
         due = {key for _, key in timers.due(state, moment.horizon)}
         wanted = sorted(due.union(keys))
-        known = state.get([timers.place(key) for key in wanted])
+        stored = state.get([timers.place(key) for key in wanted])
         changes: Changes = {}
         for key in wanted:
-            old = known.get(timers.place(key))
+            old = stored.get(timers.place(key))
             new = step(key, old)
             if new != old:
                 changes |= timers.changed(key, old, new)

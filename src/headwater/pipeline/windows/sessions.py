@@ -75,8 +75,10 @@ class Sessions(EventLogic, frozen=True, kw_only=True):
             sessions = _merge_sessions(held, runs, self.gap_us, merge) if runs else held
             if runs:
                 firsts = {session.first for session in sessions}
-                out.extend(Output(number[key], each, gone=False) for each in sessions if each.fresh)
-                out.extend(Output(number[key], each, gone=True) for each in held if each.first not in firsts)
+                out.extend(Output(number[key], session, gone=False) for session in sessions if session.fresh)
+                out.extend(
+                    Output(number[key], session, gone=True) for session in held if session.first not in firsts
+                )
             return self._kept(sessions, moment.horizon)
 
         changes, open_us = self.update(state, moment, fresh, step)
@@ -139,7 +141,7 @@ def _merge_sessions(
     gap_us: int,
     merge: Callable[[Partial, Partial], Partial],
 ) -> list[Session]:
-    """All sessions of a key: those that are no more than a gap apart become one."""
+    """All sessions of a key: those at most a gap apart become one."""
     merged: list[Session] = []
     for session in sorted([*held, *runs], key=lambda session: session.first) if held else runs:
         before = merged[-1] if merged else None

@@ -38,23 +38,23 @@ def column(
     ``judged``: the type by which records are judged (``declare/judge.py``). Without it, None for types that
     only ``from_json`` reads.
     """
-    known = _fields(fields, texts)
-    if known is None and judged is None:
+    reader_fields = _fields(fields, texts)
+    if reader_fields is None and judged is None:
         return None
     kind, slow = catalyst.bound(spark.sql("SELECT CAST(NULL AS BINARY) AS value"), from_json)
     check = None
     if judged is not None:
         check = catalyst.of(spark, "headwater.JsonCheck")(msgspec.json.encode(judged).decode())
-    reader = _reader(spark, known, kind.sql(), slow, check, width=len(fields))
+    reader = _reader(spark, reader_fields, kind.sql(), slow, check, width=len(fields))
     return catalyst.invoked(spark, reader, "read", kind, F.col("value"))
 
 
-_Known = list[tuple[str, int, Any]]
+_ReaderFields = list[tuple[str, int, Any]]
 """Name, kind and inner fields."""
 
 
-def _fields(fields: Sequence[Column], texts: Mapping[str, str]) -> _Known | None:
-    known: _Known = []
+def _fields(fields: Sequence[Column], texts: Mapping[str, str]) -> _ReaderFields | None:
+    reader_fields: _ReaderFields = []
     for field in fields:
         inner = None
         if field.kind in KINDS:
@@ -67,19 +67,19 @@ def _fields(fields: Sequence[Column], texts: Mapping[str, str]) -> _Known | None
                 return None
         else:
             return None
-        known.append((field.name, number, inner))
-    return known
+        reader_fields.append((field.name, number, inner))
+    return reader_fields
 
 
 def _reader(
-    spark: SparkSession, known: _Known | None, about: str, slow: Any, check: Any, *, width: int
+    spark: SparkSession, reader_fields: _ReaderFields | None, about: str, slow: Any, check: Any, *, width: int
 ) -> Any:
-    """The object that reads; without ``known`` fields it leaves every record to ``slow``."""
+    """The object that reads; without ``reader_fields`` it leaves every record to ``slow``."""
     gateway = spark.sparkContext._gateway  # noqa: SLF001
     text = catalyst.of(spark, "org.apache.spark.unsafe.types.UTF8String")
     kind = catalyst.of(spark, "headwater.JsonReader")
-    fields = known or []
-    names = gateway.new_array(text, width if known is None else len(fields))
+    fields = reader_fields or []
+    names = gateway.new_array(text, width if reader_fields is None else len(fields))
     kinds = gateway.new_array(catalyst.of(spark, "int"), len(fields))
     objects = gateway.new_array(kind, len(fields))
     for place in range(len(names)):

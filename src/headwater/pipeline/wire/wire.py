@@ -258,7 +258,7 @@ def _json(column: str) -> str:
 
 
 def _plain(column: str, kind: DataType) -> str:
-    """A column as it is written: decimals are no JSON numbers, and no time is past the year 9999."""
+    """A column as it is written: decimals are not JSON numbers, and no time is past the year 9999."""
     if isinstance(kind, DecimalType):
         return f"CAST({column} AS STRING)"
     if isinstance(kind, TimestampType | TimestampNTZType):

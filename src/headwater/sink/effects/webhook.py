@@ -105,7 +105,7 @@ class Poster:
     def deliver(self, effect: Effect) -> Outcome:
         request = self._request(effect)
         try:
-            status, asked = self._post(request)
+            status, retry_after = self._post(request)
         except self._httpx.TimeoutException:
             return Retry(f"no answer within {self._timeout_s:g} s")
         except self._httpx.TransportError as error:
@@ -114,7 +114,7 @@ class Poster:
             return Delivered()
         if status == GONE:
             return Gone("it answered 410 Gone")
-        return Retry(f"status {status}", self._seconds(asked))
+        return Retry(f"status {status}", self._seconds(retry_after))
 
     def close(self) -> None:
         self._transport.close()

@@ -37,14 +37,14 @@ class PartitionStatus(msgspec.Struct, frozen=True):
 def partition_statuses(log: Log, graph: Graph) -> list[PartitionStatus]:
     """The partitions of all sinks; a sink whose topic does not exist has none."""
     client = Client(log)
-    asked = admin(log)
+    admin_client = admin(log)
     statuses = []
     try:
         for sink in graph.sinks.values():
             name = sink_topic(graph, sink)
             ends = client.end_offsets([name])
             dead = Counter(partition for partition, _ in places(client, sink.name, name))
-            positions, holders = _positions(asked, sink, name), _holders(asked, sink, name)
+            positions, holders = _positions(admin_client, sink, name), _holders(admin_client, sink, name)
             for (_, partition), end in sorted(ends.items()):
                 position = positions.get(partition, 0)
                 lag = max(end - position, 0)

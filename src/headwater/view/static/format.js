@@ -47,7 +47,7 @@ export const isWindow = (value) =>
 export const isSketch = (value) =>
   value !== null && typeof value === "object" && "estimate" in value && "sketch" in value;
 
-/** The number that a JSON value stands for (decimals travel as strings), or null. */
+/** The number in a JSON value (decimals travel as strings), or null. */
 export function numeric(value) {
   if (typeof value === "number") return value;
   if (typeof value === "string" && DECIMAL.test(value)) return Number(value);

@@ -95,20 +95,20 @@ class SketchMerge(msgspec.Struct, frozen=True):
 
 def parse_at_least(parameters: Iterable[tuple[str, str]]) -> tuple[AtLeast | None, list[tuple[str, str]]]:
     """The position that the rows must include, and the other parameters."""
-    asked = {"at_least": "", "wait": ""}
+    wanted = {"at_least": "", "wait": ""}
     rest = []
     for name, value in parameters:
-        if name in asked:
-            asked[name] = value
+        if name in wanted:
+            wanted[name] = value
         else:
             rest.append((name, value))
-    seconds = number(asked["wait"]) if asked["wait"] else WAIT_SECONDS_DEFAULT
+    seconds = number(wanted["wait"]) if wanted["wait"] else WAIT_SECONDS_DEFAULT
     if seconds is None or not 0 < seconds <= WAIT_SECONDS_MAX:
         expected = f"seconds, more than 0 and at most {WAIT_SECONDS_MAX:g}"
-        raise UsageError("wait is wrong", got=repr(asked["wait"][:40]), expected=expected)
-    if asked["at_least"]:
-        return AtLeast(Position.parse(asked["at_least"]), seconds), rest
-    if asked["wait"]:
+        raise UsageError("wait is wrong", got=repr(wanted["wait"][:40]), expected=expected)
+    if wanted["at_least"]:
+        return AtLeast(Position.parse(wanted["at_least"]), seconds), rest
+    if wanted["wait"]:
         raise UsageError("wait without at_least", hint="a column of that name is filtered with wait.eq=")
     return None, rest
 
@@ -116,20 +116,20 @@ def parse_at_least(parameters: Iterable[tuple[str, str]]) -> tuple[AtLeast | Non
 def parse_merge(parameters: Iterable[tuple[str, str]]) -> tuple[SketchMerge | None, list[tuple[str, str]]]:
     """The sketches to merge, and the other parameters; all parameters without ``merge``."""
     parameters = list(parameters)
-    asked = {name: value for name, value in parameters if name in MERGE_PARAMETERS}
-    if "merge" not in asked:
+    merge_parameters = {name: value for name, value in parameters if name in MERGE_PARAMETERS}
+    if "merge" not in merge_parameters:
         return None, parameters
-    refused = [name for name in ("order", "limit") if name in asked]
+    refused = [name for name in ("order", "limit") if name in merge_parameters]
     if refused:
         raise UsageError(
             f"{refused[0]} does not go with merge", hint="all rows that the filters select are merged"
         )
-    how = asked.get("combine", "union")
+    how = merge_parameters.get("combine", "union")
     if how not in HOWS:
         raise UsageError("combine is wrong", got=repr(how[:40]), expected="union or intersection")
-    by = tuple(column for column in asked.get("by", "").split(",") if column)
-    rest = [(name, value) for name, value in parameters if name not in asked]
-    return SketchMerge(asked["merge"], by, HOWS[how], asked.get("has")), rest
+    by = tuple(column for column in merge_parameters.get("by", "").split(",") if column)
+    rest = [(name, value) for name, value in parameters if name not in merge_parameters]
+    return SketchMerge(merge_parameters["merge"], by, HOWS[how], merge_parameters.get("has")), rest
 
 
 def parse(parameters: Iterable[tuple[str, str]]) -> RowQuery:

@@ -116,23 +116,23 @@ def _aggregate(call: Call, over: WindowSpec | None = None) -> Column:
     placed = F.when(column.isNotNull(), F.struct(F.col(AT).alias("at"), column.alias("value")))
     match call.function:
         case "first":
-            made = F.min(placed)
+            aggregated = F.min(placed)
         case "last":
-            made = F.max(placed)
+            aggregated = F.max(placed)
         case function:
             of = {"avg": F.avg, "count": F.count, "max": F.max, "min": F.min, "sum": F.sum}
-            made = of[function](column)
+            aggregated = of[function](column)
     if over is not None:
-        made = made.over(over)
-    return made["value"] if call.function in ("first", "last") else made
+        aggregated = aggregated.over(over)
+    return aggregated["value"] if call.function in ("first", "last") else aggregated
 
 
-def _newest(asked: Newest) -> Column:
-    order = [F.col(quoted(name)).alias(f"o{n}") for n, name in enumerate(asked.order)]
-    shown = [F.col(quoted(name)).alias(f"c{n}") for n, name in enumerate(asked.columns)]
-    first = F.slice(F.sort_array(F.collect_list(F.struct(*order, *shown)), asc=False), 1, asked.limit)
-    if asked.bare:
+def _newest(newest: Newest) -> Column:
+    order = [F.col(quoted(name)).alias(f"o{n}") for n, name in enumerate(newest.order)]
+    shown = [F.col(quoted(name)).alias(f"c{n}") for n, name in enumerate(newest.columns)]
+    first = F.slice(F.sort_array(F.collect_list(F.struct(*order, *shown)), asc=False), 1, newest.limit)
+    if newest.bare:
         return F.transform(first, lambda row: row["c0"])
     return F.transform(
-        first, lambda row: F.struct(*(row[f"c{n}"].alias(name) for n, name in enumerate(asked.columns)))
+        first, lambda row: F.struct(*(row[f"c{n}"].alias(name) for n, name in enumerate(newest.columns)))
     )

@@ -83,8 +83,8 @@ def enrich(
     if not as_of:
         raise at.impossible("enrich without as_of", "its result depends on when an event was processed")
     pairs = _pairs(on)
-    known = table_changes.offered(table)
-    changes = known.changes() if known is not None and set(pairs.values()) == set(known.key) else table
+    offered = table_changes.offered(table)
+    changes = offered.changes() if offered is not None and set(pairs.values()) == set(offered.key) else table
     versions = tables.spans(changes, list(pairs.values()), valid)
     moment = micros(F.col(quoted(as_of)))
     since, until = (F.col(f"{RIGHT}{name}") for name in (tables.FROM, tables.TO))

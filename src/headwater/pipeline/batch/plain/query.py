@@ -73,9 +73,9 @@ def operators(at: At) -> dict[str, Callable[..., Any]]:
 
 
 def _versions(changes: DataFrame, key: groups.Names, *, time: str) -> DataFrame:
-    known = table_changes.offered(changes)
-    if known is not None and time not in known.key:
-        changes = known.changes()
+    offered = table_changes.offered(changes)
+    if offered is not None and time not in offered.key:
+        changes = offered.changes()
     return groups.versions(changes, key, time=time)
 
 
@@ -89,8 +89,8 @@ def _replace_travels(
         table, name = inputs[travel.table], quoted(travel.name)
         spec = streams[travel.table]
         times = [n for n in spec.key if isinstance(table.schema[n].dataType, TimestampType)]
-        known = table_changes.offered(table)
-        changes = table if times or known is None else known.changes()
+        offered = table_changes.offered(table)
+        changes = table if times or offered is None else offered.changes()
         on = [n for n in spec.key if n not in times]
         pasts[travel.name] = tables.spans(changes, on, times[0] if times else spec.time)
         shown = [*map(quoted, tables.columns(changes)), f"{tables.VERSION} AS {quoted(_free(table))}"]

@@ -24,8 +24,8 @@ def final(rows: DataFrame, changes: DataFrame) -> DataFrame:
     newest = Window.partitionBy(ID).orderBy(F.desc(OFFSET), F.desc(PARTITION))
     last = changes.withColumn("_place", F.row_number().over(newest)).where("_place = 1")
     present = last.where(~F.col(DELETED)).drop("_place", *OWN)
-    known = table_changes.offered(rows)
-    return present if known is None else table_changes.offer(present, known.key, known.changes)
+    offered = table_changes.offered(rows)
+    return present if offered is None else table_changes.offer(present, offered.key, offered.changes)
 
 
 def spans(changes: DataFrame, key: Sequence[str], time: str) -> DataFrame:

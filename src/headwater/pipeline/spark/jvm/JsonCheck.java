@@ -18,7 +18,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 /**
  * Whether a record is one JSON object whose fields have their types, to the last digit.
  *
- * Spark's from_json rounds decimals, replaces what is no text, takes NaN, lists with nulls, and times without a zone. This says of every
+ * Spark's from_json rounds decimals, replaces what is not text, takes NaN, lists with nulls, and times without a zone. This says of every
  * record what declare/judge.py says in Python, so that views and sinks judge alike; tests compare the two.
  */
 public final class JsonCheck implements Predicate, Serializable {

@@ -92,7 +92,7 @@ public final class JsonReader implements Serializable {
         return true;
     }
 
-    /** Stands in Spark's plans, by whose text a view is known again. */
+    /** Its text in Spark's plans, by which a view is recognized. */
     public String toString() {
         return about;
     }
@@ -110,7 +110,7 @@ final class JsonCursor {
     private int at;
     /** Whether the last string had more than ASCII in it. */
     private boolean foreign;
-    /** Whether any string had, also a name or one that nobody asks for. */
+    /** Whether any string had, also a name or one that is not asked for. */
     private boolean anyForeign;
 
     JsonCursor(byte[] text) {
@@ -231,7 +231,7 @@ final class JsonCursor {
         return -1;
     }
 
-    /** Microseconds, of a time that is written as 2026-01-05T09:00:00Z, with up to six digits behind its seconds. */
+    /** Microseconds, of a time that is written as 2026-01-05T09:00:00Z, with up to six digits after its seconds. */
     private Object time() {
         int start = at + 1;
         int end = closing(start);
@@ -355,7 +355,7 @@ final class JsonCursor {
         return next == ',' || next == '}' || next == ']' || next == ' ' || next == '\n' || next == '\r' || next == '\t';
     }
 
-    /** Passes over a value of a field that nobody asks for. */
+    /** Passes over a value of a field that is not asked for. */
     private boolean skip(int depth) {
         byte first = peek();
         if (first == '"') {

@@ -10,7 +10,7 @@ import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Writes rows as JSON, straight into bytes. What is not ordinary, such as text that is no UTF-8 or a year of five digits, it leaves to Spark's own
+ * Writes rows as JSON, straight into bytes. What is not ordinary, such as text that is not UTF-8 or a year of five digits, it leaves to Spark's own
  * to_json, so that both write the same. It keeps nothing between two rows but a guess at how long the next one will be.
  */
 public final class JsonWriter implements Serializable {
@@ -31,7 +31,7 @@ public final class JsonWriter implements Serializable {
     final JsonWriter[] objects;
     private transient int length;
 
-    /** The heads are what stands before each value: a brace or a comma, and the name of its column. */
+    /** The heads are what is written before each value: a brace or a comma, and the name of its column. */
     public JsonWriter(String about, UTF8String[] heads, int[] kinds, JsonWriter[] objects, Expression slow) {
         this.about = about;
         this.slow = slow;
@@ -52,7 +52,7 @@ public final class JsonWriter implements Serializable {
         return UTF8String.fromBytes(out.bytes, 0, out.at);
     }
 
-    /** Stands in Spark's plans, by whose text a view is known again. */
+    /** Its text in Spark's plans, by which a view is recognized. */
     public String toString() {
         return about;
     }

@@ -45,7 +45,7 @@ import scala.collection.Iterator;
 
 /**
  * A plan as two tables in JSON, of its nodes and of its expressions, children first: what they are and what they are made of, not how Spark shows them.
- * An expression is an object {"e": its row}. What Spark numbers anew each time is left out, but for the ids of columns and lambda variables, which the reader
+ * An expression is an object {"e": its row}. What Spark numbers differently each time is left out, but for the ids of columns and lambda variables, which the reader
  * replaces; the seeds of random numbers are left out, too. Common table expressions come before the plan that uses them. Nothing below an observation whose name begins with the given text is written: the records of a stream.
  */
 public final class Structure {

@@ -59,7 +59,7 @@ public final class TimeBound implements Serializable {
         return number == null ? -1L : Long.parseLong(number);
     }
 
-    /** Stands in Spark's plans, by whose text a view is known again. */
+    /** Its text in Spark's plans, by which a view is recognized. */
     public String toString() {
         return about;
     }

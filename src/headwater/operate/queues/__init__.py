@@ -1,0 +1,1 @@
+"""Looking after queues: their state, their messages, and what became dead letters."""
