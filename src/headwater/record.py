@@ -120,6 +120,7 @@ class RecordSlice(NamedTuple):
     offset: int
     key: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int
     encoded: bytes
 
 
@@ -185,17 +186,20 @@ def open_slices(buffer: Buffer) -> Iterator[RecordSlice]:
     """The records of a batch as they are encoded in it, decompressed, with what is needed to choose some."""
     header = BatchHeader.read(buffer)
     body = decompress(header.compression, buffer[HEADER_BYTES : header.size_bytes])
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    appended_at = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     at = 0
     for _ in range(header.record_count):
         size, begin = read_zigzag(body, at)
         end = begin + size
-        _, position = read_zigzag(body, begin + 1)
+        later, position = read_zigzag(body, begin + 1)
         delta, position = read_zigzag(body, position)
         key, position = _read_sized(body, position)
         value_size, position = read_zigzag(body, position)
         position += max(value_size, 0)
         names = () if body[position] == 0 else _read_headers(body, position)[0]
-        yield RecordSlice(header.base_offset + delta, key, names, body[at:end])
+        timestamp = base_timestamp + later if appended_at is None else appended_at
+        yield RecordSlice(base_offset + delta, key, names, timestamp, body[at:end])
         at = end
 
 

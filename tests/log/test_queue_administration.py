@@ -8,7 +8,7 @@ from headwater.errors import ErrorCode
 from headwater.log.broker import Broker
 from headwater.log.storage.memory import MemoryDisk
 from headwater.queue import settlement
-from headwater.queue.record_index import DUE_HEADER
+from headwater.queue.record_headers import DUE_HEADER
 from headwater.queue.record_states import RecordState
 from headwater.record import Record
 from log.test_queue_records import keyed, offsets

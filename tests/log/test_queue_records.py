@@ -4,10 +4,10 @@ import asyncio
 import time
 
 from headwater.errors import ErrorCode
-from headwater.log.shares import indexed_reading
+from headwater.log.shares import opened_records
 from headwater.log.storage.memory import MemoryDisk
 from headwater.queue import record_index
-from headwater.queue.record_index import DUE_HEADER, PRIORITY_HEADER
+from headwater.queue.record_headers import DUE_HEADER, PRIORITY_HEADER
 from headwater.record import Record, open_batch, whole_batches
 from log.test_shares import on
 from support.protocol import Client
@@ -158,7 +158,7 @@ def test_members_get_the_records_that_they_have_locked_and_no_others():
 
 
 def test_what_is_kept_of_opened_records_is_bounded(monkeypatch):
-    monkeypatch.setattr(indexed_reading, "OPEN_BYTES_MAX", 5_000)
+    monkeypatch.setattr(opened_records, "OPEN_BYTES_MAX", 10_000)
 
     async def steps(client):
         await configure(client, "g", **BY_KEY)
@@ -170,7 +170,7 @@ def test_what_is_kept_of_opened_records_is_bounded(monkeypatch):
             part = (await member.fetch(max_records=7))[0]
             count += len(offsets(part))
             (share,) = client.broker.shares.opened("g").values()
-            assert len(share.reader._open) <= 20
+            assert len(share.reader.opened) <= 20
         assert max(offsets(part)) == 99
 
     on(MemoryDisk(), steps)

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from headwater.errors import ErrorCode, RequestError
 from headwater.queue.acknowledgement import AckBatch, AckType, check_batches
 from headwater.queue.acquisition import Acquisition, Span, Wish
-from headwater.queue.batch_acquisition import acquire_batches
+from headwater.queue.batch_acquisition import acquire_batches, next_offset
 from headwater.queue.run import DeliveryState, Run
 from headwater.queue.runs import Runs
 from headwater.queue.settlement import settle
@@ -26,7 +26,7 @@ MEMBERS = ("ada", "bo")
 def acquire(share, member, spans, *, count=500, strict=False, config=CONFIG, now=0.0):
     """What a member gets of a log, from where the share partition wants to read."""
     acquisition = Acquisition(Wish(member, count, strict), config, now)
-    first = share.next_offset(config)
+    first = next_offset(share, config)
     if first is not None:
         acquire_batches(share, acquisition, first, [span for span in spans if span.last >= first])
     return [tuple(each) for each in acquisition.acquired()]
@@ -218,7 +218,7 @@ class Sharing(RuleBasedStateMachine):
     def acquire(self, member, count, strict, chunk):
         self.share.drop_before(self.log_start)
         acquisition = Acquisition(Wish(member, count, strict), self.config, self.now)
-        first, more = self.share.next_offset(self.config), True
+        first, more = next_offset(self.share, self.config), True
         if first is None:
             in_flight = [o for o, one in self.model.items() if one.state in {"acquired", "available"}]
             assert len(in_flight) >= self.config.partition_max_record_locks
@@ -346,7 +346,7 @@ class Sharing(RuleBasedStateMachine):
         assert self.share.runs == runs
 
     def acquire_and_forget(self, member):
-        first = self.share.next_offset(self.config)
+        first = next_offset(self.share, self.config)
         if first is not None:
             acquisition = Acquisition(Wish(member, 500), self.config, self.now)
             acquire_batches(

@@ -6,17 +6,22 @@ accounted for.
 """
 
 import asyncio
+import contextlib
+import math
 import random
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
 from headwater.errors import ErrorCode
 from headwater.log.broker import Broker
-from headwater.log.shares import share_store
-from headwater.queue.record_index import DUE_HEADER, PRIORITY_HEADER
+from headwater.log.shares import indexed_reading, parked_scan, share_store, snapshots
+from headwater.log.shares.administration import queue_counts
+from headwater.queue import record_index, schedule
+from headwater.queue.record_headers import DUE_HEADER, EXPIRES_HEADER, ID_HEADER, PRIORITY_HEADER
+from headwater.queue.record_states import RecordState
 from headwater.record import TRANSACTIONAL, Record
 from simulation.model import Wrong
 from simulation.world import Disk, Loop, Time, world
@@ -44,10 +49,13 @@ STEPS = {
     "restart": 1,
     "in_flight": 4,
     "full_disk": 1,
+    "settle": 4,
+    "describe": 2,
 }
 PLEDGED = "a transaction"
 ANSWER_S = 600.0
 DELAY_MS_MAX = 60_000
+WINDOW_MS = 5_000
 
 
 @dataclass
@@ -67,8 +75,24 @@ class Known:
     key: bytes | None = None
     """Of a record whose key keeps the order."""
     scheduled: bool = False
+    expires_s: float = math.inf
+    id: bytes | None = None
+    timestamp_ms: int = 0
+    same: "list[Known]" = field(default_factory=list)
+    """Earlier records with its id."""
+    cancelled: bool = False
+    """Whether an administrator has settled it."""
     doubt: bool = False
     """Whether an acknowledgement that settles it was sent and not answered."""
+
+    @property
+    def repeated(self) -> bool:
+        return any(not known.cancelled for known in self.same)
+
+    @property
+    def maybe_repeated(self) -> bool:
+        """Also if the earlier one may have been settled before it came up."""
+        return bool(self.same)
 
 
 @dataclass
@@ -93,6 +117,10 @@ class Model:
                     raise Wrong(
                         f"{where} is with {known.holder} until {known.lock_s}, and with {member} at {now}"
                     )
+                if known.expires_s <= now:
+                    raise Wrong(f"{where} has expired at {known.expires_s}, and is delivered at {now}")
+                if known.repeated:
+                    raise Wrong(f"{where} has the id of an earlier record, and is delivered: {known}")
                 if known.due_s > now:
                     raise Wrong(f"{where} is delayed until {known.due_s}, and delivered at {now}")
                 if not known.deliveries < deliveries <= self.limit:
@@ -111,8 +139,22 @@ class Model:
             if known.holder and known.lock_s > now:
                 raise Wrong(f"{where} while {known.holder} has {other}")
             is_earlier = other < offset and not known.scheduled and not this.scheduled
-            if is_earlier and not (known.settled or known.doubt or self.used_up(known)):
+            if is_earlier and not (known.settled or known.doubt or self.is_out(known, now)):
                 raise Wrong(f"{where} before {other}: {known}")
+
+    def is_out(self, known: Known, now: float) -> bool:
+        """Whether it may never be delivered again."""
+        is_expired = known.expires_s <= max(now, known.due_s + 0.005)
+        return known.maybe_repeated or is_expired or self.used_up(known)
+
+    def add(self, place: int, offset: int, known: Known) -> None:
+        """A new record, which may have the id of an earlier one."""
+        self.records[place, offset] = known
+        for (partition, other), earlier in self.records.items():
+            if known.id is None or partition != place or other >= offset or earlier.id != known.id:
+                continue
+            if known.timestamp_ms - earlier.timestamp_ms <= WINDOW_MS:
+                known.same.append(earlier)
 
     def used_up(self, known: Known) -> bool:
         """Whether it may have been delivered as often as is allowed."""
@@ -160,6 +202,7 @@ class ShareLife:
         self.strict = self.chance.random() < 0.4
         self.order_by = self.chance.choice(("", "key"))
         self.queue = bool(self.order_by) or self.chance.random() < 0.3
+        self.ids = self.queue and self.chance.random() < 0.5
         self.committed = self.chance.random() < 0.5
         self.done = Counter[str]()
         self.open: Open | None = None
@@ -195,6 +238,7 @@ class ShareLife:
             partition_max_record_locks="100",
             isolation_level="read_committed" if self.committed else "read_uncommitted",
             **{"headwater.queue": str(self.queue).lower(), "headwater.order.by": self.order_by},
+            **{"headwater.duplicates.ms": str(WINDOW_MS if self.ids else 0)},
         )
         if code:
             raise Wrong(f"settings are refused: {ErrorCode(code).name}")
@@ -248,7 +292,7 @@ class ShareLife:
             if part.error_code:
                 raise Wrong(f"a batch is refused: {ErrorCode(part.error_code).name}")
             for offset, record in enumerate(records, part.base_offset):
-                self.model.records[place, offset] = self.known(record)
+                self.model.add(place, offset, self.known(record))
 
     def record(self) -> Record:
         headers = []
@@ -257,14 +301,29 @@ class ShareLife:
             headers.append((DUE_HEADER, str(due_ms).encode()))
         if self.chance.random() < 0.3:
             headers.append((PRIORITY_HEADER, str(self.chance.randrange(10)).encode()))
-        key = self.chance.choice((b"k", b"l", b"m", None))
-        return Record(key, b"v", tuple(headers), 1_000)
+        if self.chance.random() < 0.1:
+            expires_ms = self.clock.now_ms() + self.chance.choice((-5, 300, 5_000, 20_000))
+            headers.append((EXPIRES_HEADER, str(expires_ms).encode()))
+        if self.chance.random() < 0.1:
+            headers.append((ID_HEADER, str(self.chance.randrange(20)).encode()))
+        key = self.chance.choice((b"k", b"k", b"l", b"m", None))
+        return Record(key, b"v", tuple(headers), self.clock.now_ms())
 
     def known(self, record: Record) -> Known:
         """What the model knows of a new record."""
-        due_ms = int(dict(record.headers).get(DUE_HEADER) or 0) if self.queue else 0
-        due_s = (due_ms - self.clock.now_ms()) / 1000 + self.loop.elapsed - 0.001 if due_ms else 0.0
-        return Known(due_s=due_s, key=record.key if self.order_by else None, scheduled=bool(due_ms))
+        headers = dict(record.headers) if self.queue else {}
+        due_ms, expires_ms = (int(headers.get(name) or 0) for name in (DUE_HEADER, EXPIRES_HEADER))
+        return Known(
+            due_s=self.elapsed_s(due_ms) - 0.001 if due_ms else 0.0,
+            key=record.key if self.order_by else None,
+            scheduled=bool(due_ms),
+            expires_s=self.elapsed_s(expires_ms) + 0.003 if expires_ms else math.inf,
+            id=headers.get(ID_HEADER) if self.ids else None,
+            timestamp_ms=record.timestamp,
+        )
+
+    def elapsed_s(self, wall_ms: int) -> float:
+        return (wall_ms - self.clock.now_ms()) / 1000 + self.loop.elapsed
 
     async def step_transact(self) -> None:
         """A transaction, which leaves a marker; the records of an aborted one are not for those who read committed ones."""
@@ -434,6 +493,57 @@ class ShareLife:
             known.doubt = False
             known.holder, known.settled = "", known.settled or kind == "commit"
 
+    async def step_settle(self) -> None:
+        """An administrator settles some records, whether or not they have come up."""
+        place = self.chance.randrange(self.partitions)
+        end = self.broker.catalog.topics[TOPIC].partitions[place].high_watermark
+        if not end:
+            return
+        first = self.chance.randrange(end)
+        last = min(first + self.chance.choice((0, 0, 1, 3)), end - 1)
+        held_too = self.chance.random() < 0.2
+        part = {
+            "partition_index": place,
+            "start_offset": -1,
+            "settled": [{"first_offset": first, "last_offset": last}],
+            "settles_held": held_too,
+        }
+        topics = [{"topic_name": TOPIC, "partitions": [part]}]
+        asked = self.clients["ada"].call("AlterShareGroupOffsets", 0, group_id=GROUP, topics=topics)
+        answer = (await self.within(asked)).responses[0].partitions[0]
+        if answer.error_code:
+            if answer.error_code != ErrorCode.GROUP_ID_NOT_FOUND and self.disk.full_after_bytes is None:
+                raise Wrong(f"an administrator is refused: {answer.error_message}")
+            return
+        held = {o for part in answer.held or () for o in range(part.first_offset, part.last_offset + 1)}
+        for offset in range(first, last + 1):
+            known = self.model.records.get((place, offset))
+            is_held = known is not None and known.holder and known.lock_s > self.loop.elapsed
+            if is_held and not (known.doubt or held_too or offset in held):
+                raise Wrong(f"{TOPIC}-{place} at {offset} is settled, and with {known.holder}")
+            if known is not None and offset not in held:
+                known.settled = known.cancelled = True
+                known.holder = ""
+
+    async def step_describe(self) -> None:
+        """What is said of each record agrees with what members were answered."""
+        topic = {"topic_name": TOPIC, "partitions": list(range(self.partitions))}
+        asked = [{"group_id": GROUP, "topics": [topic], "states_max": 10_000}]
+        answer = await self.within(self.clients["bo"].call("DescribeShareGroupOffsets", 1, groups=asked))
+        for part in answer.groups[0].topics[0].partitions:
+            for run in part.states or ():
+                for offset in range(run.first_offset, run.last_offset + 1):
+                    known = self.model.records.get((part.partition_index, offset))
+                    if known is None:
+                        continue
+                    where = f"{TOPIC}-{part.partition_index} at {offset} is said to be"
+                    is_settled = run.state == RecordState.SETTLED
+                    if known.settled and not (is_settled or known.doubt):
+                        raise Wrong(f"{where} {RecordState(run.state).name}: {known}")
+                    is_over = known.settled or known.doubt or self.model.is_out(known, self.loop.elapsed)
+                    if is_settled and not is_over:
+                        raise Wrong(f"{where} settled: {known}")
+
     async def step_close(self) -> None:
         member = self.chance.choice(list(self.members.values()))
         if member.epoch:
@@ -494,21 +604,55 @@ class ShareLife:
                 if acks:
                     code = await self.within(member.acknowledge(*acks, topic=TOPIC, partition=place))
                     self.note(member, place, acks, code)
+        self.check_end()
+        await self.broker.close()
+
+    def check_end(self) -> None:
+        """Every record is accounted for, and nothing is left."""
         for (place, offset), known in self.model.records.items():
-            if not (known.settled or known.doubt or self.model.used_up(known)):
+            if not (known.settled or known.doubt or self.model.is_out(known, self.loop.elapsed)):
                 raise Wrong(f"{TOPIC}-{place} at {offset} is lost: {known}")
         for (_, place), share in self.broker.shares.opened(GROUP).items():
             if share.state.start != share.log.high_watermark:
                 raise Wrong(
                     f"{TOPIC}-{place}: the group is at {share.state.start} of {share.log.high_watermark}"
                 )
-        await self.broker.close()
+            counts = queue_counts(share, self.broker.shares.config(GROUP))
+            if counts.lag or share.state.parking.has_any:
+                raise Wrong(f"{TOPIC}-{place}: nothing is left, and the counts are {counts}")
+            known = [known for (partition, _), known in self.model.records.items() if partition == place]
+            certain = sum(each.repeated and not each.cancelled for each in known)
+            if not certain <= counts.duplicate <= sum(each.maybe_repeated for each in known):
+                raise Wrong(f"{TOPIC}-{place}: {counts.duplicate} duplicates instead of {certain}")
+
+
+@contextlib.contextmanager
+def small_limits(chance: random.Random) -> Iterator[None]:
+    """Limits that a life of a few records may reach, or the usual ones."""
+    with contextlib.ExitStack() as patches:
+        for module, name, values in LIMITS:
+            value = chance.choice((*values, getattr(module, name)))
+            patches.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
+LIMITS = (
+    (share_store, "UPDATES_MAX", (1, 3, 10)),
+    (snapshots, "RUNS_PER_RECORD", (1, 2, 5)),
+    (record_index, "KEY_RECORDS_MAX", (1, 3, 10)),
+    (record_index, "INDEXED_RECORDS_MAX", (3, 20)),
+    (record_index, "LOOK_AHEAD_RECORDS", (5, 20)),
+    (indexed_reading, "KEY_RECORDS_MIN", (1, 3)),
+    (indexed_reading, "DUE_RECORDS_MAX", (1, 3)),
+    (indexed_reading, "READ_BYTES", (500,)),
+    (parked_scan, "STEP_BYTES", (500,)),
+    (schedule, "BLOCK_RECORDS", (1, 3)),
+)
 
 
 def live(seed: int, steps: int) -> Counter[str]:
     """Lives through the script of a seed; raises Wrong, or whatever the broker let escape."""
-    updates_max = random.Random(seed).choice((1, 3, 10, share_store.UPDATES_MAX))
-    with world(seed) as loop, mock.patch.object(share_store, "UPDATES_MAX", updates_max):
+    with world(seed) as loop, small_limits(random.Random(seed)):
         life = ShareLife(loop, seed)
         loop.run_until_complete(life.go(steps))
         return life.done

@@ -2,11 +2,22 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from headwater.queue.acquisition import Acquisition, Span
+from headwater.queue.acquisition import Acquired, Acquisition, Span, acquired
 from headwater.queue.run import DeliveryState, Run
+from headwater.queue.share_config import ShareConfig
 from headwater.queue.share_partition import SharePartition
 
-__all__ = ["acquire_batches"]
+__all__ = ["acquire_batches", "held", "next_offset"]
+
+
+def next_offset(share: SharePartition, config: ShareConfig) -> int | None:
+    """Where to read for the next delivery; None while members hold as many records as they may."""
+    if not share.locks_left(config):
+        return None
+    available = share.first_available()
+    if available is not None:
+        return available
+    return share.end if _room(share, config) > 0 else None
 
 
 def acquire_batches(
@@ -71,7 +82,7 @@ def _take_known(share: SharePartition, first: int, last: int, acquisition: Acqui
 
 def _take_new(share: SharePartition, first: int, last: int, acquisition: Acquisition) -> bool:
     """Locks records that were never delivered."""
-    room = share.room(acquisition.config)
+    room = _room(share, acquisition.config)
     if room <= 0:
         return False
     count = min(last - first + 1, room)
@@ -80,3 +91,20 @@ def _take_new(share: SharePartition, first: int, last: int, acquisition: Acquisi
     if count > 0:
         share.append(acquisition.lock(Run(first, first + count - 1, DeliveryState.AVAILABLE)))
     return first + count > last
+
+
+def _room(share: SharePartition, config: ShareConfig) -> int:
+    """How many records that were never delivered members may get; delayed ones hold no locks."""
+    if share.delayed >= config.delayed_max:
+        return 0
+    return config.partition_max_record_locks - (share.unsettled - share.delayed)
+
+
+def held(share: SharePartition, member: str, delivered: Iterable[Acquired]) -> list[Acquired]:
+    """Of what a member has acquired, what it holds still, with the same delivery."""
+    return acquired(
+        run
+        for a in delivered
+        for run in share.between(a.first, a.last)
+        if (run.state, run.member, run.deliveries) == (DeliveryState.ACQUIRED, member, a.deliveries)
+    )

@@ -3,12 +3,12 @@
 A group with ``headwater.queue`` has the records of its topic opened, once each, some way ahead of those that
 are delivered:
 
-    headwater-priority    0 to 9, 4 without it: higher ones first, but each tenth delivery is the oldest one
-    headwater-due         not before this time, in milliseconds since 1970
-    key                   with ``headwater.order.by=key`` one record of a key at a time, in order of offsets
+    priority    higher ones first, but each tenth delivery is the oldest record
+    key         with ``headwater.order.by=key`` one record of a key at a time, in order of offsets
 
-A record that is delayed after a failure blocks the later ones of its key. A scheduled one takes its place
-among the records of its key when it is due, so it blocks none before.
+A record that is delayed after a failure blocks the later ones of its key; those that the index does not hold
+are deferred (``parking.py``). A scheduled record takes its place among those of its key when it is due, so it
+blocks none before.
 
 The index is derived from the log and the runs of the share partition, which tell it what changes. It may be
 thrown away at any time: the records are opened again then. No I/O; the event loop owns it.
@@ -20,19 +20,19 @@ from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
 
+from headwater.queue.record_headers import PRIORITIES, PRIORITY
 from headwater.queue.run import DeliveryState, Run
 
-__all__ = ["DUE_HEADER", "PRIORITY_HEADER", "IndexedRecord", "RecordIndex", "read_headers"]
+__all__ = ["IndexedRecord", "RecordIndex"]
 
-DUE_HEADER = "headwater-due"
-PRIORITY_HEADER = "headwater-priority"
-PRIORITIES = 10
-PRIORITY = 4
-"""Of a record that does not say."""
 LOOK_AHEAD_RECORDS = 2_000
-"""How many records that may be delivered are known, if there are as many: among them priorities count."""
+"""How many records that may be delivered are known, if there are as many."""
+PRIORITIES_AHEAD_RECORDS = 50_000
+"""The same once a record has a priority: among them priorities count. A record takes about 300 bytes."""
 INDEXED_RECORDS_MAX = 50_000
-"""With so many records that wait for others of their keys, no further ones are opened."""
+"""With so many records, those of keys that are blocked are deferred."""
+KEY_RECORDS_MAX = 1_000
+"""With so many records of a key, further ones are deferred."""
 OLDEST_EVERY = 10
 """Each delivery of this number is the oldest record, whatever its priority: none waits for ever."""
 
@@ -44,27 +44,16 @@ class IndexedRecord(NamedTuple):
     key: bytes | None
     """None if the order of its key does not matter."""
     priority: int = PRIORITY
-
-
-def read_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[int, int]:
-    """Priority and due time of a record; what cannot be read counts as not there."""
-    priority, due_ms = PRIORITY, 0
-    for name, value in headers:
-        if name == PRIORITY_HEADER and value in _PRIORITIES:
-            priority = _PRIORITIES[value]
-        elif name == DUE_HEADER and value is not None and value.isdigit() and len(value) <= DIGITS_MAX:
-            due_ms = int(value)
-    return priority, due_ms
-
-
-_PRIORITIES: dict[bytes | None, int] = {str(number).encode(): number for number in range(PRIORITIES)}
-DIGITS_MAX = 15
+    expires_ms: int = 0
 
 
 class RecordIndex:
     """The open records of one share partition. ``scanned`` is the first offset that is not open yet."""
 
     def __init__(self, start: int) -> None:
+        self.tells_keys = False
+        self.resets = 0
+        """How often everything was forgotten."""
         self._clear(start)
 
     def _clear(self, start: int) -> None:
@@ -77,6 +66,9 @@ class RecordIndex:
         self._ready: list[list[int]] = [[] for _ in range(PRIORITIES)]
         """By priority, offsets that may be delivered. Some may have changed since: they are passed over."""
         self._is_ready: set[int] = set()
+        self._has_priorities = False
+        self.thinned_keys: set[bytes] | None = None
+        """Keys of which a record has gone, while ``tells_keys``; None if it may be any."""
         self._turns = count(1)
 
     def __len__(self) -> int:
@@ -89,11 +81,33 @@ class RecordIndex:
 
     @property
     def wants_more(self) -> bool:
-        """Whether further records are to be opened."""
-        return self.ready < LOOK_AHEAD_RECORDS and len(self._records) < INDEXED_RECORDS_MAX
+        """Whether further records are to be opened; past those of blocked keys only if nothing is ready."""
+        if self.tells_keys:
+            return not self.ready
+        return self.ready < (PRIORITIES_AHEAD_RECORDS if self._has_priorities else LOOK_AHEAD_RECORDS)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._records) >= INDEXED_RECORDS_MAX
+
+    def queued(self, key: bytes) -> int:
+        """How many records of a key are known."""
+        return len(self._queues.get(key, ()))
+
+    def is_crowded(self, key: bytes) -> bool:
+        """Whether a further record of a key is to be deferred."""
+        return self.queued(key) >= (1 if self.is_full else KEY_RECORDS_MAX)
+
+    def tell_keys(self) -> None:
+        """From now on names the keys of which a record goes."""
+        self.tells_keys, self.thinned_keys = True, set()
+
+    def get(self, offset: int) -> IndexedRecord | None:
+        return self._records.get(offset)
 
     def reset(self, start: int) -> None:
         """Forgets everything; the records are opened again."""
+        self.resets += 1
         self._clear(start)
 
     # ---- what becomes of records -----------------------------------------------------------------------
@@ -112,7 +126,7 @@ class RecordIndex:
 
     def changed(self, run: Run) -> None:
         """The runs say: these offsets are in another state now."""
-        for offset in range(run.first, run.last + 1):
+        for offset in self._known(run):
             record = self._records.get(offset)
             if record is None:
                 scheduled = self._scheduled.pop(offset, None)
@@ -124,6 +138,13 @@ class RecordIndex:
                 self._is_ready.discard(offset)
                 if run.state is DeliveryState.SETTLED:
                     self._remove(record)
+
+    def _known(self, run: Run) -> Iterable[int]:
+        """The offsets of a run, or of a long one those of records that are known."""
+        if run.length <= len(self._records) + len(self._scheduled):
+            return range(run.first, run.last + 1)
+        known = [*self._records, *self._scheduled]
+        return sorted(offset for offset in known if run.first <= offset <= run.last)
 
     def drop_before(self, start: int) -> None:
         """Offsets before the start are gone."""
@@ -161,6 +182,7 @@ class RecordIndex:
         has a smaller offset.
         """
         self._records[record.offset] = record
+        self._has_priorities |= record.priority != PRIORITY
         if record.key is None:
             return
         queue = self._queues.setdefault(record.key, deque())
@@ -183,6 +205,8 @@ class RecordIndex:
         queue = self._queues.get(record.key) if record.key is not None else None
         if queue is None or record.key is None:
             return
+        if self.tells_keys and self.thinned_keys is not None:
+            self.thinned_keys.add(record.key)
         was_first = queue[0] == record.offset
         if was_first:
             queue.popleft()

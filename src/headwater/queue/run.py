@@ -1,6 +1,7 @@
 """Run: consecutive offsets of a share partition that have the same state."""
 
 import enum
+import math
 from typing import NamedTuple
 
 __all__ = ["DeliveryState", "Run"]
@@ -77,6 +78,12 @@ class Run(NamedTuple):
         """Released by a member that has not begun with it: the delivery does not count."""
         state = DeliveryState.DELAYED if until else DeliveryState.AVAILABLE
         return Run(self.first, self.last, state, self.deliveries - 1, self.batch_size, deadline=until)
+
+    def pledged(self, holder: str) -> "Run":
+        """Held by a transaction, without end: the transaction ends by itself."""
+        return (
+            self if self.state is DeliveryState.SETTLED else self._replace(member=holder, deadline=math.inf)
+        )
 
     def due(self) -> "Run":
         """Available, because its delay is over."""

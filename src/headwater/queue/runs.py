@@ -128,12 +128,27 @@ class Runs:
     def write(self, run: Run) -> None:
         """Sets the state of a range, known or not: how stored changes are applied."""
         if run.last < self.start:
+            if run.state is not DeliveryState.SETTLED:
+                self.reopen(run)
             return
         known = run.cut(self.start, self.end - 1) if run.first < self.end else None
         if known is not None:
             self.replace(known.first, known.last, lambda part: run.cut(part.first, part.last))
         if run.last >= self.end:
             self.append(run._replace(first=max(run.first, self.end)))
+
+    def reopen(self, run: Run) -> None:
+        """Offsets before the start are not settled; those between are."""
+        if run.last + 1 < self.start:
+            between = Run(run.last + 1, self.start - 1, DeliveryState.SETTLED)
+            joined = [between]
+            for follower in self._runs[:1]:
+                join(joined, follower)
+            self._runs[:1] = joined
+            self._count(between, 1)
+        self._runs.insert(0, run)
+        self.start = run.first
+        self._count(run, 1)
 
     def drop_before(self, offset: int) -> None:
         """Forgets everything before an offset, which becomes the start."""

@@ -49,6 +49,10 @@ class ShareConfig(msgspec.Struct, frozen=True, rename=_setting):
     def reads_committed(self) -> bool:
         return self.isolation_level == "read_committed"
 
+    duplicates_ms: Annotated[int, msgspec.Meta(ge=0, le=7 * 86_400_000)] = msgspec.field(
+        default=0, name="headwater.duplicates.ms"
+    )
+    """For how long a record is a duplicate of one with its id, in groups that open them; 0: none is."""
     keep_ms: Annotated[int, msgspec.Meta(ge=-1, le=DURATION_MS_MAX)] = msgspec.field(
         default=30 * 86_400_000, name="headwater.keep.ms"
     )

@@ -18,19 +18,32 @@ It does no I/O and has no clock: calls carry the time and the group's settings.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from headwater.queue.acknowledgement import AckBatch, AckType, check_held, check_pledge
-from headwater.queue.acquisition import Acquired, Acquisition, acquired
+from headwater.queue.acquisition import Acquisition
+from headwater.queue.parking import Parking, ParkingCopy
 from headwater.queue.ranges import Ranges
 from headwater.queue.run import DeliveryState, Run
-from headwater.queue.runs import Runs, Snapshot, Watcher
+from headwater.queue.runs import Runs, Snapshot, Watcher, join
 from headwater.queue.share_config import ShareConfig
+from headwater.queue.share_facts import Counts, ShareFacts
 
 __all__ = ["Copy", "SharePartition"]
 
+EXHAUSTED_NAMED_MAX = 20
 _NONE: Mapping[str, Sequence[Run]] = {}
-Copy = tuple[Snapshot, float | None, Ranges]
-"""A share partition as it was."""
+
+
+class Copy(NamedTuple):
+    """A share partition as it was."""
+
+    runs: Snapshot
+    changes: list[Run]
+    deadline: float | None
+    settled_ahead: Ranges
+    counts: Counts
+    parking: ParkingCopy
 
 
 class SharePartition:
@@ -44,6 +57,11 @@ class SharePartition:
         self._changes: list[Run] = []
         self.settled_ahead = Ranges()
         """Offsets from ``end`` on that were settled before they came up."""
+        self.counts = Counts()
+        self.parking = Parking()
+        """Records that count as settled among the runs, and are not."""
+        self.exhausted: list[Run] = []
+        """The first ones that were delivered as often as is allowed, until they are named."""
         self._deadline: float | None = None
         """No lock and no delay ends before this; None if there are none."""
 
@@ -59,14 +77,14 @@ class SharePartition:
 
         What open transactions are to settle is held by them.
         """
-        limit = config.delivery_count_limit
         share = cls(start, runs)
         for holder, parts in pledged.items():
             for part in parts:
-                share._pledge(part.first, part.last, holder)
+                share.hold(part.first, part.last, holder)
         for run in share.runs:
             if run.state is DeliveryState.ACQUIRED and run.member not in pledged:
-                share._runs.replace(run.first, run.last, lambda part: part.released(limit))
+                share._change(run, config)
+        share._changes = []
         share._expect_next()
         return share
 
@@ -90,8 +108,9 @@ class SharePartition:
 
     @property
     def scheduled(self) -> int:
-        """Records among these that have never been delivered."""
-        return sum(run.length for run in self._runs if run.is_scheduled) if self.delayed else 0
+        """Records that have never been delivered, and are available later."""
+        with_runs = sum(run.length for run in self._runs if run.is_scheduled) if self.delayed else 0
+        return self.parking.scheduled + with_runs
 
     @property
     def in_flight(self) -> int:
@@ -106,30 +125,29 @@ class SharePartition:
     @property
     def deadline(self) -> float | None:
         """When ``expire`` is to be called, at the earliest."""
-        return self._deadline
+        ends = (end for end in (self._deadline, self.parking.alarm_s()) if end is not None)
+        return min(ends, default=None)
 
     @property
     def runs(self) -> list[Run]:
         return list(self._runs)
 
-    def next_offset(self, config: ShareConfig) -> int | None:
-        """Where to read for the next delivery; None while members hold as many records as they may."""
-        if not self.locks_left(config):
-            return None
-        available = self._runs.first_available()
-        if available is not None:
-            return available
-        return self.end if self.room(config) > 0 else None
+    @property
+    def facts(self) -> ShareFacts:
+        return self.parking.facts(self.settled_ahead, self.counts)
+
+    @property
+    def needed_from(self) -> int:
+        """The first offset that is not settled."""
+        return min(self.start, self.parking.lowest_offset(self.start))
+
+    def first_available(self) -> int | None:
+        """The first offset that is available again."""
+        return self._runs.first_available()
 
     def locks_left(self, config: ShareConfig) -> int:
         """How many more records members may hold."""
         return max(config.partition_max_record_locks - self.in_flight, 0)
-
-    def room(self, config: ShareConfig) -> int:
-        """How many records that were never delivered members may get; delayed ones hold no locks."""
-        if self.delayed >= config.delayed_max:
-            return 0
-        return config.partition_max_record_locks - (self.unsettled - self.delayed)
 
     # ---- records that are known one by one (``record_index.py``) -----------------------------------------
 
@@ -140,23 +158,46 @@ class SharePartition:
     def next_unsettled(self, offset: int) -> int:
         return self._runs.next_unsettled(offset)
 
-    def discover(self, offset: int, until: float = 0.0) -> Run:
-        """A record that was opened, which may be scheduled for later. Returns what is known of it."""
+    def reach(self, offset: int) -> Run | None:
+        """What is known of the record at an offset; from then on all before it is known."""
+        if offset > self.end:
+            self._skip(self.end, offset - 1)
+        self.absorb()
         run = self._runs.at(offset)
-        if run is None and self.settled_ahead.has(offset):
-            self.skip(self.end, offset)
-            return Run(offset, offset, DeliveryState.SETTLED)
         if run is None:
-            self.skip(self.end, offset - 1)
-            run = Run(offset, offset, DeliveryState.AVAILABLE)
-            self._runs.append(run)
-        run = run.cut(offset, offset)
-        if until and run.state is DeliveryState.AVAILABLE and not run.deliveries:
-            run = run._replace(state=DeliveryState.DELAYED, deadline=until)
-            scheduled = run
-            self._runs.replace(offset, offset, lambda _: scheduled)
-            self._expect(until)
+            return Run(offset, offset, DeliveryState.SETTLED) if offset < self.start else None
+        return run.cut(offset, offset)
+
+    def appear(self, offset: int) -> Run:
+        """A record that was opened and is available from now on, also if it was parked."""
+        run = Run(offset, offset, DeliveryState.AVAILABLE)
+        if offset >= self.end:
+            self._runs.append(run)  # no change: of what is not known, records are available
+            return run
+        if offset < self.start:
+            self._runs.reopen(run)
+        else:
+            self._runs.replace(offset, offset, lambda _: run)
+        self._changes.append(run)
         return run
+
+    def delay(self, offset: int, until: float) -> Run:
+        """A record that was opened, has not been delivered, and waits in a run of its own."""
+        run = Run(offset, offset, DeliveryState.DELAYED, deadline=until)
+        if offset >= self.end:
+            self._runs.append(run)
+        else:
+            self._runs.replace(offset, offset, lambda _: run)
+        self._expect(until)
+        return run
+
+    def drop(self, offset: int, **counts: int) -> None:
+        """Settles a record that no member is to get; it is parked, or counted."""
+        if offset >= self.end:
+            self._skip(offset, offset)
+        elif offset >= self.start:
+            self.change(offset, offset, Run.settled)
+        self.counts = self.counts.plus(**counts)
 
     def skip(self, first: int, last: int) -> None:
         """Settles offsets that are not for members."""
@@ -207,17 +248,23 @@ class SharePartition:
     def absorb(self) -> None:
         """What was settled ahead is settled as the other offsets are, once it is not ahead any more."""
         while self.settled_ahead and self.settled_ahead[0].first <= self.end:
-            last = self.settled_ahead[0].last
+            first, last = self.settled_ahead[0]
             self.settled_ahead = Ranges(self.settled_ahead[1:])
             if last >= self.end:
                 self._skip(self.end, last)
+                self.parking.exclude(first, last)
+
+    def hold(self, first: int, last: int, holder: str) -> list[Run]:
+        """Gives a range to a transaction, which a restart forgets; returns what has changed."""
+        return (
+            self._runs.replace(first, last, partial(Run.pledged, holder=holder)) if first < self.end else []
+        )
 
     # ---- requests of members ---------------------------------------------------------------------------
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch], config: ShareConfig, now: float) -> None:
         """Settles, releases or renews what a member holds: all of it, or nothing if there is an error."""
-        for batch in batches:
-            check_held(self._runs, member, batch, config)
+        self.check(member, batches, config)
         deadline = now + config.record_lock_duration_ms / 1000
         for batch in batches:
             until = now + batch.delay_s if batch.delay_s else 0.0
@@ -230,46 +277,12 @@ class SharePartition:
                 else:
                     self._apply(kind, begin, last, deadline)
 
-    def pledge(self, member: str, batches: Sequence[AckBatch], config: ShareConfig, holder: str) -> list[Run]:
-        """Gives what a member settles to a transaction, which holds it until its end. Returns what it is."""
+    def check(
+        self, member: str, batches: Iterable[AckBatch], config: ShareConfig, *, pledges: bool = False
+    ) -> None:
+        """Raises RequestError unless a member may say that, or have a transaction settle it."""
         for batch in batches:
-            check_pledge(self._runs, member, batch, config)
-        pledged: list[Run] = []
-        for batch in batches:
-            pledged += self._pledge(batch.first, batch.last, holder)
-        return pledged
-
-    def conclude(self, holder: str, config: ShareConfig, *, commit: bool) -> bool:
-        """The end of a transaction: what it holds is settled, or released. Returns whether it held any."""
-        if not commit:
-            return self.release(holder, config)
-        held = [run for run in self._runs if run.member == holder]
-        for run in held:
-            self._changes += self._runs.replace(run.first, run.last, Run.settled)
-        return bool(held)
-
-    def _pledge(self, first: int, last: int, holder: str) -> list[Run]:
-        """Without end: the transaction ends by itself."""
-        if first > last or first >= self.end:
-            return []
-        return self._runs.replace(
-            first,
-            last,
-            lambda run: (
-                run._replace(member=holder, deadline=math.inf)
-                if run.state is not DeliveryState.SETTLED
-                else run
-            ),
-        )
-
-    def held(self, member: str, delivered: Iterable[Acquired]) -> list[Acquired]:
-        """Of what a member has acquired, what it holds still, with the same delivery."""
-        return acquired(
-            run
-            for a in delivered
-            for run in self._runs.between(a.first, a.last)
-            if (run.state, run.member, run.deliveries) == (DeliveryState.ACQUIRED, member, a.deliveries)
-        )
+            (check_pledge if pledges else check_held)(self._runs, member, batch, config)
 
     def release(self, member: str, config: ShareConfig) -> bool:
         """Releases all that a member holds; returns whether it held anything."""
@@ -281,9 +294,13 @@ class SharePartition:
     # ---- time, and the log -----------------------------------------------------------------------------
 
     def expire(self, now: float, config: ShareConfig) -> bool:
-        """Makes records available whose lock or delay is over; returns whether there were any."""
+        """Makes records available whose lock or delay is over.
+
+        Returns whether there were any, or a parked one is due since the last call.
+        """
+        is_due = self.parking.announce(now)
         if self._deadline is None or self._deadline > now:
-            return False
+            return is_due
         over = [run for run in self._timed() if run.deadline <= now]
         for run in sorted(over, key=lambda run: run.deadline):
             if run.state is DeliveryState.DELAYED:
@@ -291,14 +308,15 @@ class SharePartition:
             else:
                 self._change(run, config)
         self._expect_next()
-        return bool(over)
+        return is_due or bool(over)
 
     def drop_before(self, log_start: int) -> int:
         """Forgets offsets before the log's start, which were deleted. Returns how many were not settled."""
         unsettled, end = self.unsettled, self.end
         self._runs.drop_before(log_start)
         self.absorb()
-        return unsettled - self.unsettled + max(log_start - end, 0)
+        parked = self.parking.drop_before(log_start)
+        return unsettled - self.unsettled + max(log_start - end, 0) + parked
 
     def drop_from(self, log_end: int) -> bool:
         """Forgets offsets after the log's end, lost in a power cut; returns whether there were any."""
@@ -316,12 +334,15 @@ class SharePartition:
 
     def copy(self) -> Copy:
         """For ``restore``, if the changes after this cannot be stored."""
-        return self._runs.copy(), self._deadline, self.settled_ahead
+        parking = self.parking.copy()
+        changes = self._changes.copy()
+        return Copy(self._runs.copy(), changes, self._deadline, self.settled_ahead, self.counts, parking)
 
     def restore(self, copy: Copy) -> None:
-        snapshot, self._deadline, self.settled_ahead = copy
-        self._runs.restore(snapshot)
-        self._changes = []
+        runs, changes, self._deadline, self.settled_ahead, self.counts, parking = copy
+        self._runs.restore(runs)
+        self.parking.restore(parking)
+        self._changes, self.exhausted = changes.copy(), []
 
     # ---- parts -----------------------------------------------------------------------------------------
 
@@ -335,7 +356,7 @@ class SharePartition:
         if last >= self.end:
             skipped_run = Run(max(first, self.end), last, DeliveryState.SETTLED)
             self._runs.append(skipped_run)
-            self._changes.append(skipped_run)
+            join(self._changes, skipped_run)
 
     def _apply(self, kind: AckType, first: int, last: int, deadline: float) -> None:
         if kind is AckType.RENEW:
@@ -345,16 +366,21 @@ class SharePartition:
             self._changes += self._runs.replace(first, last, Run.settled)
 
     def _release(self, first: int, last: int, until: float, config: ShareConfig, *, counted: bool) -> None:
-        limit = config.delivery_count_limit
-        self._changes += self._runs.replace(
-            first, last, lambda run: run.released(limit, until) if counted else run.returned(until)
-        )
+        release = partial(self._released, config, until) if counted else partial(Run.returned, until=until)
+        self._changes += self._runs.replace(first, last, release)
         if until:
             self._expect(until)
 
     def _change(self, run: Run, config: ShareConfig) -> None:
-        limit = config.delivery_count_limit
-        self._changes += self._runs.replace(run.first, run.last, lambda part: part.released(limit))
+        self._changes += self._runs.replace(run.first, run.last, partial(self._released, config, 0.0))
+
+    def _released(self, config: ShareConfig, until: float, run: Run) -> Run:
+        after = run.released(config.delivery_count_limit, until)
+        if after.state is DeliveryState.SETTLED:
+            self.counts = self.counts.plus(exhausted=run.length)
+            if len(self.exhausted) < EXHAUSTED_NAMED_MAX:
+                self.exhausted.append(run)
+        return after
 
     def _timed(self) -> list[Run]:
         """The runs with a lock or a delay."""

@@ -91,7 +91,7 @@ def _describe_offset(
     counts = queue_counts(share, broker.shares.config(group))
     part = entry(
         partition_index=index,
-        start_offset=share.state.start,
+        start_offset=share.state.needed_from,
         leader_epoch=LEADER_EPOCH,
         **counts._asdict(),
     )

@@ -8,6 +8,7 @@ from headwater.errors import ErrorCode, RequestError
 from headwater.log.shares.open_share import OpenShare
 from headwater.protocol.kafka.codec import Message
 from headwater.queue.acquisition import Acquired
+from headwater.queue.batch_acquisition import held
 from headwater.queue.share_group import MEMBER_ID_CHARACTERS_MAX
 from headwater.queue.share_session import Place, ShareSession
 
@@ -36,7 +37,7 @@ class Part:
         if self.share.is_closed:
             self.acquired = []
         else:
-            self.acquired = self.share.state.held(member, self.acquired)
+            self.acquired = held(self.share.state, member, self.acquired)
         if not self.acquired:
             self.records = b""
 

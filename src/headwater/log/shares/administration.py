@@ -7,6 +7,8 @@ from headwater.errors import ErrorCode, RequestError
 from headwater.log.shares.open_share import OpenShare
 from headwater.log.shares.reading import readable_to
 from headwater.log.shares.shares import Shares
+from headwater.queue.parking import CANCELLED_RANGES_MAX
+from headwater.queue.ranges import Ranges
 from headwater.queue.settlement import RANGES_AHEAD_MAX, Settlement, settle
 from headwater.queue.share_config import ShareConfig
 from headwater.queue.share_session import Place
@@ -27,7 +29,9 @@ class QueueCounts(NamedTuple):
     delayed: int
     scheduled: int
     expired: int
-    """Deleted, or out of date, before they were settled."""
+    exhausted: int
+    duplicate: int
+    invalid: int
 
 
 def queue_counts(share: OpenShare, config: ShareConfig) -> QueueCounts:
@@ -35,11 +39,11 @@ def queue_counts(share: OpenShare, config: ShareConfig) -> QueueCounts:
     state = share.state
     end = readable_to(share.log, config)
     ahead = sum(last - first + 1 for first, last in state.settled_ahead)
-    lag = max(end - state.start - state.settled - ahead, 0)
+    lag = max(end - state.start - state.settled - ahead + len(state.parking), 0)
     scheduled = state.scheduled
-    delayed = state.delayed - scheduled
+    delayed = state.delayed - (scheduled - state.parking.scheduled)
     waiting = max(lag - state.in_flight - delayed - scheduled, 0)
-    return QueueCounts(lag, waiting, state.in_flight, delayed, scheduled, share.expired)
+    return QueueCounts(lag, waiting, state.in_flight, delayed, scheduled, *state.counts)
 
 
 def settle_ranges(
@@ -61,11 +65,13 @@ def settle_ranges(
             what = f"offsets {first} to {last} of {share.log.name}, expected 0 to {end - 1} in order"
             raise RequestError(ErrorCode.INVALID_REQUEST, what)
     copy = share.state.copy()
+    cancelled = Ranges.of([*share.state.parking.cancelled, *ranges]) if share.state.parking.has_any else ()
+    ahead = Ranges.of([*share.state.settled_ahead, *(r for r in ranges if r[1] >= share.state.end)])
+    if len(ahead) > RANGES_AHEAD_MAX or len(cancelled) > CANCELLED_RANGES_MAX:
+        what = f"{len(ranges)} ranges of {share.log.name} are too many to be kept: settle larger ones"
+        raise RequestError(ErrorCode.INVALID_REQUEST, what)
     settled = [settle(share.state, first, last, held_too=held_too) for first, last in ranges]
     try:
-        if len(share.state.settled_ahead) > RANGES_AHEAD_MAX:
-            what = f"more than {RANGES_AHEAD_MAX} ranges of {share.log.name} settled ahead of their delivery"
-            raise RequestError(ErrorCode.INVALID_REQUEST, what)
         shares.store([share])
     except RequestError:
         share.state.restore(copy)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from headwater.errors import RequestError
 from headwater.log.storage.partition import Partition
 from headwater.queue.acquisition import Acquired, Acquisition, Span, Wish
-from headwater.queue.batch_acquisition import acquire_batches
+from headwater.queue.batch_acquisition import acquire_batches, next_offset
 from headwater.queue.share_config import EARLIEST, ShareConfig
 from headwater.queue.share_partition import SharePartition
 from headwater.record import CONTROL, TRANSACTIONAL, BatchHeader, whole_batches
@@ -56,7 +56,7 @@ def deliver(
     read_bytes = min(READ_BYTES, wish.records_max * RECORD_BYTES)
     left, searched_bytes, more = bytes_max, 0, True
     while more and (left > 0 or (is_first and not batches)):
-        offset = batches[-1][0].last_offset + 1 if batches else share.next_offset(config)
+        offset = batches[-1][0].last_offset + 1 if batches else next_offset(share, config)
         if offset is None or offset >= readable_to(partition, config):
             break
         if searched_bytes > SEARCH_BYTES_MAX:
@@ -75,7 +75,7 @@ def deliver(
         if acquisition.taken:
             batches += found
             left -= size_bytes
-        elif share.next_offset(config) == offset:
+        elif next_offset(share, config) == offset:
             break
         else:
             searched_bytes += size_bytes

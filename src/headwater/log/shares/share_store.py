@@ -15,27 +15,33 @@ import msgspec
 
 from headwater.clock import Clock
 from headwater.errors import RequestError
+from headwater.log.shares import snapshots
 from headwater.log.shares.pledges import Pledges
 from headwater.log.shares.share_record import (
+    PART,
     PLEDGE,
     SETTINGS,
     SNAPSHOT,
+    ShareHead,
     ShareKey,
     ShareRecord,
     decode_key,
     decode_settings,
     decode_value,
     key_of,
+    part_key,
     pledge_key,
     settings_key,
     settings_value,
     slot_key,
     value_of,
 )
+from headwater.log.shares.snapshots import PartNumbers, SnapshotParts, snapshot_records
 from headwater.log.storage.partition import Partition, read_all
 from headwater.queue.ranges import Ranges
 from headwater.queue.run import Run
 from headwater.queue.runs import Runs
+from headwater.queue.share_facts import ShareFacts
 from headwater.queue.share_partition import SharePartition
 from headwater.record import CONTROL, TRANSACTIONAL, Record, encode_batch, is_commit
 
@@ -46,8 +52,10 @@ logger = logging.getLogger(__name__)
 SHARES_TOPIC = "__share_group_state"
 UPDATES_MAX = 64
 """After that many updates of a share partition comes a snapshot."""
+RUNS_PER_UPDATE = 50
+"""With more runs than so many for each update, a snapshot comes later: it costs no more than the updates."""
 BATCH_BYTES_MAX = 1 << 19
-"""Half of what a message may be. A snapshot of as many locks as a group may hold takes less."""
+"""Half of what a message may be."""
 
 
 @dataclass(slots=True)
@@ -59,7 +67,23 @@ class Stored:
     runs: Runs | None
     """Until it is taken over at the start of the broker."""
     updates: int = 0
-    settled_ahead: Ranges = field(default_factory=Ranges)
+    snapshot_runs: int = 0
+    """How many runs the last snapshot has."""
+    facts: ShareFacts = field(default_factory=ShareFacts)
+    first_deferred: dict[int, int] = field(default_factory=dict)
+    cancelled: Ranges = field(default_factory=Ranges)
+    """Like the runs, until they are taken over."""
+    is_doubtful: bool = False
+    """Whether it is unknown what the log has, so that a snapshot is next."""
+
+    def note_parked(self, record: ShareRecord) -> None:
+        """What a snapshot or an update says of parked records."""
+        for key_hash, first in record.keys:
+            self.first_deferred.pop(key_hash, None)
+            if first >= 0:
+                self.first_deferred[key_hash] = first
+        if record.cancelled:
+            self.cancelled = Ranges.of([*self.cancelled, *record.cancelled])
 
 
 class Recovered(NamedTuple):
@@ -67,7 +91,9 @@ class Recovered(NamedTuple):
 
     start: int
     runs: list[Run]
-    settled_ahead: Ranges
+    facts: ShareFacts
+    first_deferred: dict[int, int]
+    cancelled: Ranges
 
 
 class ShareStore:
@@ -85,6 +111,10 @@ class ShareStore:
         self.settings: dict[str, dict[str, str]] = {}
         """Of each group that has any."""
         self.pledges = Pledges()
+        self._parts = SnapshotParts()
+        self._numbers: dict[ShareKey, PartNumbers] = {}
+        self._heads: dict[bytes, PartNumbers] = {}
+        """Of the snapshots that are to be written, by their keys."""
         self._over: list[bytes] = []
         """Keys of pledges that have ended, and are deleted with the next records."""
         if existing is not None:
@@ -98,23 +128,22 @@ class ShareStore:
         """What is stored of all share partitions, once, at a start."""
         recovered = {}
         for key, stored in self._stored.items():
-            recovered[key] = Recovered(stored.start, list(stored.runs or ()), stored.settled_ahead)
-            stored.runs = None
+            recovered[key] = Recovered(
+                stored.start, list(stored.runs or ()), stored.facts, stored.first_deferred, stored.cancelled
+            )
+            stored.runs, stored.first_deferred, stored.cancelled = None, {}, Ranges()
         return recovered
 
     def store(self, partitions: Mapping[ShareKey, SharePartition], *, whole: bool = False) -> None:
         """Appends what has changed; it is durable with the next sync. ``whole`` stores all of it."""
-        now = self._clock.now_ms()
-        records = []
+        records: list[Record] = []
         for key, partition in partitions.items():
-            encoded = self._encode(key, partition, whole=whole)
-            if encoded is not None:
-                records.append(Record(*encoded, (), now))
+            records += self._encode(key, partition, whole=whole)
         try:
             self._append(records)
         except RequestError:
-            for key in partitions:  # whether the log has the last snapshot is unknown, so another one is next
-                self._stored[key].updates = UPDATES_MAX
+            for key in partitions:
+                self._stored[key].is_doubtful = True
             raise
 
     def configure(self, group: str, config: dict[str, str]) -> None:
@@ -133,12 +162,15 @@ class ShareStore:
         for key in forgotten:
             if key in self._stored:
                 records.append(Record(key_of(key), None, (), now))
+            numbers = self._numbers[key].all() if key in self._numbers else ()
+            records += [Record(part_key(key, number), None, (), now) for number in numbers]
             slots = range(self._slots.get(key, 0))
             records += [Record(slot_key(key, slot), None, (), now) for slot in slots]
         self._append([*records, *self._without_pledges(forgotten)])
         for key in forgotten:
             self._stored.pop(key, None)
             self._slots.pop(key, None)
+            self._numbers.pop(key, None)
 
     def replace(self, key: ShareKey, partition: SharePartition) -> None:
         """Stores a share partition that begins elsewhere: what transactions would settle is forgotten."""
@@ -154,7 +186,7 @@ class ShareStore:
 
     def pledge(self, key: ShareKey, runs: list[Run], producer_id: int, epoch: int) -> None:
         """Appends what a transaction settles if it commits, as part of it."""
-        value = self._value(0, runs[0].first, runs)
+        value = value_of(ShareHead(0, runs[0].first), runs, self.started_ms)
         record = Record(pledge_key(key, runs[0].first), value, (), self._clock.now_ms())
         self._append_batch([record], producer_id=producer_id, producer_epoch=epoch, attributes=TRANSACTIONAL)
         self.pledges.add(producer_id, key, runs)
@@ -165,27 +197,39 @@ class ShareStore:
         self._over += [pledge_key(*place) for place in places]
         return list(dict.fromkeys(key for key, _ in places))
 
-    def _encode(self, key: ShareKey, partition: SharePartition, *, whole: bool) -> tuple[bytes, bytes] | None:
-        """A snapshot or an update; None if nothing has changed that matters after a restart."""
+    def _encode(self, key: ShareKey, partition: SharePartition, *, whole: bool) -> list[Record]:
+        """A snapshot or an update; nothing if nothing has changed that matters after a restart."""
         stored = self._stored.setdefault(key, Stored(0, partition.start, None))
-        changes, ahead = partition.take_changes(), partition.settled_ahead
-        is_new = ahead != stored.settled_ahead
-        stored.settled_ahead = ahead
-        if whole or not stored.epoch or stored.updates >= UPDATES_MAX:
+        changes, facts, now = partition.take_changes(), partition.facts, self._clock.now_ms()
+        parking = partition.parking
+        keys, cancelled = parking.take_changed_keys(), parking.take_changed_ranges()
+        is_new = facts != stored.facts
+        stored.facts = facts
+        updates_max = max(UPDATES_MAX, stored.snapshot_runs // RUNS_PER_UPDATE)
+        if (
+            whole
+            or not stored.epoch
+            or stored.is_doubtful
+            or stored.updates >= updates_max
+            or len(changes) > snapshots.RUNS_PER_RECORD
+        ):
             stored.epoch += 1
-            stored.updates = 0
-            return key_of(key), self._value(stored.epoch, partition.start, partition.runs, ahead)
-        if not changes and not is_new:
-            return None
+            stored.updates, stored.is_doubtful = 0, False
+            parking.forget_cancelled()
+            keys = list(parking.first_deferred.items())
+            head = ShareHead(stored.epoch, partition.start, facts, keys, parking.cancelled)
+            stored.snapshot_runs = len(partition.runs)
+            numbers = self._heads[key_of(key)] = self._numbers.setdefault(key, PartNumbers())
+            return snapshot_records(
+                key, head, partition.runs, numbers, started_ms=self.started_ms, now_ms=now
+            )
+        if not (changes or is_new or keys or cancelled):
+            return []
         slot = stored.updates
         stored.updates += 1
         self._slots[key] = max(self._slots.get(key, 0), stored.updates)
-        return slot_key(key, slot), self._value(
-            stored.epoch, partition.start, changes, ahead if is_new else None
-        )
-
-    def _value(self, epoch: int, start: int, runs: list[Run], ahead: Ranges | None = None) -> bytes:
-        return value_of(epoch, start, runs, self.started_ms, ahead)
+        head = ShareHead(stored.epoch, partition.start, facts if is_new else None, keys, cancelled)
+        return [Record(slot_key(key, slot), value_of(head, changes, self.started_ms), (), now)]
 
     def _append(self, records: list[Record]) -> None:
         if not records:
@@ -213,10 +257,18 @@ class ShareStore:
         if batch:
             self._append_batch(batch)
 
+    def _note_stored(self, records: Iterable[Record]) -> None:
+        """Snapshots that the log has: the parts of the next ones have the other numbers."""
+        for record in records:
+            numbers = self._heads.pop(record.key or b"", None)
+            if numbers is not None:
+                numbers.is_odd = not numbers.is_odd
+
     def _append_batch(self, records: list[Record], **transaction: int) -> None:
         assert self._partition is not None  # noqa: S101  made by the caller
         data = memoryview(bytearray(encode_batch(records, **transaction)))
         self._partition.append(data, now_ms=self._clock.now_ms(), sequenced=False)
+        self._note_stored(records)
 
     # ---- reading ---------------------------------------------------------------------------------------
 
@@ -256,6 +308,8 @@ class ShareStore:
             if record.value is not None:
                 pledged = decode_value(record.value).decoded_runs(self.started_ms)
                 self.pledges.add(producer_id, key, pledged)
+        elif kind == PART:
+            self._load_part(key, slot, record.value)
         elif record.value is not None:
             self._slots[key] = max(self._slots.get(key, 0), slot + 1)
             self._load_update(key, slot, decode_value(record.value))
@@ -265,9 +319,15 @@ class ShareStore:
             self._stored.pop(key, None)
             return
         snapshot = decode_value(value)
-        runs = Runs(snapshot.start, snapshot.decoded_runs(self.started_ms))
-        ahead = Ranges.of(snapshot.settled_ahead or ())
-        self._stored[key] = Stored(snapshot.epoch, snapshot.start, runs, settled_ahead=ahead)
+        runs = Runs(snapshot.start, self._parts.runs(key, snapshot, self.started_ms))
+        stored = self._stored[key] = Stored(snapshot.epoch, snapshot.start, runs, facts=snapshot.share_facts)
+        stored.snapshot_runs = len(runs)
+        stored.note_parked(snapshot)
+        self._numbers.setdefault(key, PartNumbers()).is_odd = snapshot.is_odd
+
+    def _load_part(self, key: ShareKey, number: int, value: bytes | None) -> None:
+        self._numbers.setdefault(key, PartNumbers()).note(number)
+        self._parts.add(key, number, None if value is None else decode_value(value))
 
     def _load_update(self, key: ShareKey, slot: int, update: ShareRecord) -> None:
         stored = self._stored.get(key)
@@ -278,5 +338,6 @@ class ShareStore:
             stored.runs.write(run)
         stored.runs.drop_before(update.start)
         stored.start = stored.runs.start
-        if update.settled_ahead is not None:
-            stored.settled_ahead = Ranges.of(update.settled_ahead)
+        if update.facts is not None:
+            stored.facts = update.share_facts
+        stored.note_parked(update)

@@ -16,13 +16,15 @@ from headwater.log.shares.membership import Membership
 from headwater.log.shares.open_share import OpenShare
 from headwater.log.shares.pledges import holder
 from headwater.log.shares.reading import Delivery, deliver, first_offset, readable_to
-from headwater.log.shares.recovery import recover
+from headwater.log.shares.recovery import recover, stored_config
 from headwater.log.shares.share_record import ShareKey
 from headwater.log.shares.share_store import ShareStore
 from headwater.log.storage.catalog import Catalog
 from headwater.log.storage.partition import Partition
 from headwater.queue.acknowledgement import AckBatch
 from headwater.queue.acquisition import Wish
+from headwater.queue.batch_acquisition import next_offset
+from headwater.queue.settlement import conclude, pledge
 from headwater.queue.share_config import ShareConfig, parse_share_config
 from headwater.queue.share_group import Heartbeat, HeartbeatAnswer, ShareGroup
 from headwater.queue.share_partition import Copy, SharePartition
@@ -43,7 +45,7 @@ class Shares:
         self._loop = asyncio.get_running_loop()
         self._membership = Membership(catalog, clock)
         self._configs: dict[str, ShareConfig] = {
-            group: _parsed(group, config) for group, config in store.settings.items()
+            group: stored_config(group, config) for group, config in store.settings.items()
         }
         self.groups = self._membership.groups
         self.sessions = ShareSessions()
@@ -144,10 +146,11 @@ class Shares:
         if share.is_closed or share.log.offline:
             return True
         config = self.config(share.key.group)
-        reader = share.reader_for(config, self._store.started_ms)
+        reader = share.reader_for(config)
         if reader is not None:
-            return reader.may_deliver(config)
-        offset = share.state.next_offset(config)
+            self._scan_later(share)
+            return reader.may_deliver(config, self._clock.monotonic())
+        offset = next_offset(share.state, config)
         return offset is not None and offset < readable_to(share.log, config)
 
     def deliver(self, share: OpenShare, wish: Wish, *, bytes_max: int, is_first: bool) -> Delivery:
@@ -157,13 +160,18 @@ class Shares:
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what)
         share.drop_deleted()
         config, now = self.config(share.key.group), self._clock.monotonic()
-        reader = share.reader_for(config, self._store.started_ms)
+        reader = share.reader_for(config)
         if reader is None:
             limits = {"bytes_max": bytes_max, "is_first": is_first, "now": now}
             return deliver(share.state, share.log, wish, config, **limits)  # type: ignore[arg-type]
-        delivery = reader.deliver(wish, config, bytes_max=bytes_max, is_first=is_first, now=now)
-        self._watch(share)  # it may have found scheduled records
-        return delivery
+        try:
+            return reader.deliver(wish, config, bytes_max=bytes_max, is_first=is_first, now=now)
+        finally:
+            self._watch(share)  # it may have found scheduled records
+            share.name_wrong()
+
+    def _scan_later(self, share: OpenShare) -> None:
+        share.scan_later(lambda: self.config(share.key.group), lambda: self._watch(share))
 
     def acknowledge(
         self, group: str, place: Place, member: str, batches: Sequence[AckBatch]
@@ -193,7 +201,7 @@ class Shares:
     ) -> None:
         """Settles what a member holds with the transaction of a producer: its id and epoch. Stores that."""
         share, copy = self._held(group, place)
-        runs = share.state.pledge(member, batches, self.config(group), holder(producer[0]))
+        runs = pledge(share.state, member, batches, self.config(group), holder(producer[0]))
         try:
             if runs:
                 self._store.pledge(share.key, [run.settled() for run in runs], *producer)
@@ -212,7 +220,7 @@ class Shares:
             if (share := self._open.get(key.group, {}).get((key.topic_id, key.partition))) is not None
         ]
         for share in shares:
-            share.state.conclude(holder(producer_id), self.config(share.key.group), commit=commit)
+            conclude(share.state, holder(producer_id), self.config(share.key.group), commit=commit)
         self._store_released(shares)
 
     def store(self, shares: Collection[OpenShare]) -> None:
@@ -223,6 +231,7 @@ class Shares:
         self._store.store({share.key: share.state for share in shares})
         for share in shares:
             self._watch(share)
+            share.name_exhausted()
 
     def release(self, session: ShareSession) -> None:
         """Ends a session: what its member holds is available to others."""
@@ -266,6 +275,7 @@ class Shares:
             self._store.store({share.key: share.state for share in shares})
         for share in shares:
             self._watch(share)
+            share.name_exhausted()
             share.wake()
 
     def _watch(self, share: OpenShare) -> None:
@@ -349,12 +359,18 @@ class Shares:
 
     def _attach(self, share: OpenShare) -> None:
         """A share partition is in use: its timer runs, and retention hears what it needs."""
+        share.state.parking.started_ms = self._store.started_ms
         share.hold = lambda now_ms: share.needed_from(self.config(share.key.group), now_ms)
         share.log.holds.add(share.hold)
+        if not share.state.parking.is_complete:
+            share.reader_for(self.config(share.key.group))
+            self._scan_later(share)
+        share.name_exhausted()
         self._watch(share)
 
     def _close(self, share: OpenShare) -> None:
         share.is_closed = True
+        share.close_notices()
         if share.hold is not None:
             share.log.holds.discard(share.hold)
         if share.timer is not None:
@@ -376,12 +392,3 @@ class Shares:
 
 
 _DEFAULTS = ShareConfig()
-
-
-def _parsed(group: str, config: Mapping[str, str]) -> ShareConfig:
-    """The stored settings of a group, or the defaults if this version cannot use them."""
-    try:
-        return parse_share_config(config)
-    except RequestError as refused:
-        logger.warning("share group %s has the default settings: %s", group, refused)
-        return _DEFAULTS
