@@ -5,6 +5,7 @@ Declarations are only recorded here; ``graph()`` checks them all together before
 
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from headwater import own_frames
 from headwater.config import Settings, load
-from headwater.declare import operators
+from headwater.declare import operators, parameters
 from headwater.declare.graph import Graph
 from headwater.declare.schema import Event, Row
 from headwater.declare.spec import (
@@ -120,24 +121,18 @@ class App:
         """Declares the decorated function as a view: DataFrames and tables in, one row for each key out.
 
         Inputs are the parameters: names of streams, tables and other views, or ``inputs={"parameter":
-        "stream"}``. The other options are those of `ViewOptions`: ``late``, ``forget``, ``append``,
-        ``emit``, ``latency``, ``pace``, ``on_error``. The view can be called like the function, in tests.
+        "stream"}``. A parameter with a default value is an input only if it is the name of one. The other
+        options are those of `ViewOptions`: ``late``, ``forget``, ``append``, ``emit``, ``latency``,
+        ``pace``, ``on_error``. The view can be called like the function, in tests.
         """
         if callable(key):
-            raise UsageError(f"view {key.__name__!r} has no key", hint="write @app.view(key=[...])")
+            shown = parameters.name_of(key)
+            raise UsageError(f"view {shown!r} has no key", hint="write @app.view(key=[...])")
         _check_options("view", options, ["key", "name"], ViewOptions.__annotations__)
 
         def declare(function: Callable[..., Any]) -> View:
-            view_name = name or function.__name__
-            code = function.__code__
-            parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            inputs = dict(options.get("inputs") or {parameter: parameter for parameter in parameters})
-            if set(inputs) != set(parameters):
-                raise UsageError(
-                    f"view {view_name!r}: inputs are not its parameters",
-                    got=", ".join(inputs),
-                    expected=", ".join(parameters) or "none",
-                )
+            view_name = name or parameters.name_of(function)
+            inputs = parameters.inputs(view_name, function, options.get("inputs"))
             return self._view(view_name, key, inputs, options, function=function)
 
         return declare
@@ -219,9 +214,9 @@ class App:
 
     def graph(self) -> Graph:
         """All declarations, checked. UsageError says what is wrong with the first bad one."""
-        return Graph(
-            self.name, self._streams, self._views, self._sinks, self._captures, workers=self._workers
-        )
+        names = {stream.name for stream in self._streams} | {view.name for view in self._views}
+        views = [parameters.without_defaults(view, names) for view in self._views]
+        return Graph(self.name, self._streams, views, self._sinks, self._captures, workers=self._workers)
 
     # ---- running it, from Python -------------------------------------------------------------------------
 
@@ -327,6 +322,14 @@ def _caller() -> Path | None:
     return path if path and path.is_file() else None
 
 
+def _needs_spark(error: Exception) -> bool:
+    """Whether a function of PySpark fails because there is no session: with this error, or an empty one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    in_spark = bool(frames) and "/pyspark/" in frames[-1].filename
+    is_missing = getattr(error, "_errorClass", "") == "SESSION_OR_CONTEXT_NOT_EXISTS"
+    return in_spark and (is_missing or (isinstance(error, AssertionError) and not str(error)))
+
+
 def _import(file: Path) -> Any:
     """Runs the file as a module, with its folder importable, as Python does with a script."""
     folder = str(file.resolve().parent)
@@ -343,6 +346,12 @@ def _import(file: Path) -> Any:
     except HeadwaterError:
         raise
     except Exception as error:
+        if _needs_spark(error):
+            raise UsageError(
+                f"application file {file} uses Spark while it is loaded, before Spark runs",
+                got=own_frames.shown(own_frames.of_error(error)[-1:]),
+                hint="give the type as StringType(), or make the column inside the view's function",
+            ) from error
         raise UsageError(
             f"application file {file}: {type(error).__name__}: {error}",
             got=own_frames.shown(own_frames.of_error(error)),

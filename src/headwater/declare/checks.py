@@ -243,7 +243,8 @@ def check_view(view: View) -> None:
             hint="leave out pace='sink' or latency='realtime'",
         )
     _check_rows(view, what)
-    if view.function is not None and _mentions(view.function.__code__, "withWatermark"):
+    code = getattr(view.function, "__code__", None)
+    if code is not None and _mentions(code, "withWatermark"):
         raise WATERMARK.error(view=what)
 
 

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from types import ModuleType
 
 from headwater.declare.query import refusals
-from headwater.declare.query.function_source import FunctionSource, text_of, texts
+from headwater.declare.query.function_source import FunctionSource, bound_names, text_of, texts
 from headwater.declare.query.operator_checks import OperatorCall, check_arguments, check_call
 from headwater.declare.query.row_methods import RowMethods, Rows
 from headwater.declare.query.shape import Shape, nearest
@@ -25,8 +25,8 @@ IN_PYTHON = {"applyInArrow", "applyInPandas", "foreach", "foreachPartition", "ma
 """Methods that run a function in Python."""
 MODULES = {"headwater", "pyspark.sql.functions"}
 """Modules whose names are all known."""
-TAKES_SQL = {"expr", "filter", "selectExpr", "where"}
-"""Functions and methods whose text is SQL."""
+TAKES_SQL = {"filter", "selectExpr", "where"}
+"""Methods of rows whose text is SQL."""
 
 
 def shape_of_function(view: View, inputs: Mapping[str, Shape]) -> Shape:
@@ -45,11 +45,20 @@ class _Function:
         self._source = source
         self._table = any(shape.table for shape in inputs.values())
         self._rows: dict[str, Rows] = dict(inputs)
-        nodes = [node for statement in source.body for node in ast.walk(statement)]
-        changed = {node.id for node in nodes if isinstance(node, ast.Name) and _is_set(node)}
-        hidden = {node.arg for node in nodes if isinstance(node, ast.arg)}
-        self._inputs = {name: shape for name, shape in inputs.items() if name not in changed | hidden}
+        source.rows = self._rows
+        changed = {name for statement in source.body for name in bound_names(statement)}
+        self._inputs = {name: shape for name, shape in inputs.items() if name not in changed}
+        self._frames = set(inputs) | {
+            name for statement in source.body for name in self._from_rows(statement)
+        }
         self._methods = RowMethods(self._what, source, realtime=self._realtime)
+
+    def _from_rows(self, statement: ast.stmt) -> list[str]:
+        """The name that a statement gives to what a chain of calls makes of an input."""
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as value):
+                return [name] if _root(value) in self._rows else []
+        return []
 
     def shape(self) -> Shape:
         for statement in self._source.body:
@@ -79,7 +88,8 @@ class _Function:
     def _check(self, node: ast.AST) -> None:
         if isinstance(node, ast.Call):
             self._check_unstable(node)
-            if isinstance(node.func, ast.Attribute) and node.func.attr == "over" and len(node.args) == 1:
+            over = isinstance(node.func, ast.Attribute) and node.func.attr == "over" and len(node.args) == 1
+            if over and self._source.is_column(node.func):
                 refused = refusals.RANKING if self._table else refusals.STREAM_RANKED
                 raise refused.error(view=self._what, got=self._source.shown(node))
         if isinstance(node, ast.Subscript):
@@ -116,10 +126,11 @@ class _Function:
     def _check_unstable(self, node: ast.Call) -> None:
         over_table = refusals.CLOCK if self._table else None
         function = self._source.spark_function(node)
-        if function in UNSTABLE and (function != "unix_timestamp" or not node.args):
+        is_given = bool(node.args or node.keywords)
+        if function in UNSTABLE and not (function == "unix_timestamp" and is_given):
             raise unrepeatable(self._what, function, self._source.shown(node), over_table)
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        if method in TAKES_SQL or function == "expr":
+        if (method in TAKES_SQL and _root(node.func) in self._frames) or function == "expr":
             for argument in node.args:
                 text = text_of(argument)
                 outline = Outline(self._what, text) if text is not None else None
@@ -141,6 +152,9 @@ class _Function:
 
     def _run(self, statement: ast.stmt) -> Rows:
         """Follows one statement; the rows that it returns, if it is a return."""
+        inside = {node.target.id for node in ast.walk(statement) if isinstance(node, ast.NamedExpr)}
+        for name in inside:
+            self._rows.pop(name, None)
         match statement:
             case ast.Return(value=value) if value is not None:
                 return self._value(value)
@@ -152,8 +166,7 @@ class _Function:
             case ast.Expr(value=value):
                 self._value(value)
             case _:
-                changed = [n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and _is_set(n)]
-                for name in changed:
+                for name in bound_names(statement):
                     self._rows.pop(name, None)
         return None
 
@@ -195,5 +208,8 @@ class _Function:
         check_call(OperatorCall(self._what, name, inputs, arguments, shown))
 
 
-def _is_set(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Store)
+def _root(node: ast.AST) -> str:
+    """The name at which a chain of calls begins: ``orders`` in ``orders.where(…).select(…)``."""
+    while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 from headwater.declare import operators
 from headwater.declare.duration import DURATION, duration_us
-from headwater.declare.query.shape import UNKNOWN, Shape, nearest
+from headwater.declare.query.shape import AGGREGATE, UNKNOWN, WINDOW, Shape, nearest
 from headwater.errors import UsageError
 
 __all__ = ["OperatorCall", "check_arguments", "check_call"]
@@ -134,7 +134,7 @@ def _check_column(call: OperatorCall, name: str, column: str, shape: Shape) -> N
 def _check_time(call: OperatorCall, name: str, column: str, shape: Shape) -> None:
     _check_column(call, name, column, shape)
     kind = shape.kind(column)
-    if kind not in {UNKNOWN, "TIMESTAMP"}:
+    if kind not in {UNKNOWN, AGGREGATE, WINDOW, "TIMESTAMP"}:
         times = [name for name, kind in (shape.columns or {}).items() if kind == "TIMESTAMP"]
         raise UsageError(
             f"{call.what}: {name}={column!r} is not a timestamp column",

@@ -22,6 +22,8 @@ class Shape(NamedTuple):
     """Whether rows are retracted when they change."""
     timed: bool = False
     """Whether an operator may say when its rows are complete."""
+    reduced: bool = False
+    """Whether a step has left out columns, which a filter of Spark may still name."""
 
     def missing(self, name: str) -> bool:
         """Whether there is surely no such column. Spark does not distinguish capital letters."""
@@ -31,7 +33,10 @@ class Shape(NamedTuple):
 
     def kind(self, name: str) -> str:
         """The kind of a column."""
-        return next((kind for column, kind in (self.columns or {}).items() if column == name), UNKNOWN)
+        wanted = name.lower()
+        return next(
+            (kind for column, kind in (self.columns or {}).items() if column.lower() == wanted), UNKNOWN
+        )
 
 
 def shape_of(stream: Stream) -> Shape:

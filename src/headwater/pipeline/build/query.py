@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headwater import own_frames
 from headwater.declare import operators, sql_scan
+from headwater.declare.parameters import plain_function
 from headwater.declare.query.sql_outline import place
 from headwater.declare.spec import Stream, View
 from headwater.declare.table import Table, frame_of
@@ -91,7 +92,7 @@ def _apply(
     spark: SparkSession, view: View, inputs: Mapping[str, DataFrame], streams: Mapping[str, Stream]
 ) -> DataFrame:
     if view.function is not None:
-        module = sys.modules.get(view.function.__module__)
+        module = sys.modules.get(plain_function(view.function).__module__)
         if module is not None and module.__name__.startswith("headwater_app_"):
             register_pickle_by_value(module)  # workers cannot import the application file
         arguments = {name: Table(rows) if streams[name].table else rows for name, rows in inputs.items()}
