@@ -21,10 +21,10 @@ from headwater.log.shares.share_store import ShareStore
 from headwater.log.storage.memory import MemoryDisk
 from headwater.queue import parking, recent_ids, record_index
 from headwater.queue.parking import Parking
-from headwater.queue.record_headers import DUE_HEADER, EXPIRES_HEADER, ID_HEADER, PRIORITY_HEADER
 from headwater.queue.run import DeliveryState, Run
 from headwater.queue.schedule import Due
 from headwater.queue.share_partition import SharePartition
+from headwater.queue_headers import DUE_HEADER, EXPIRES_HEADER, ID_HEADER, PRIORITY_HEADER
 from headwater.record import Record
 from headwater.testing import SettableClock
 from log.test_queue_administration import described, settle, states
