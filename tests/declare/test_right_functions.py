@@ -70,6 +70,11 @@ def with_id(function):
         return function(*args, **kwargs).withColumn("id", F.concat_ws("/", "country", "customer_id"))
     return wrapper
 
+def plain(function):
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+    return wrapper
+
 def with_floor(function):
     @functools.wraps(function)
     def wrapper(orders):
@@ -138,6 +143,8 @@ DECORATORS = {
     "a decorator that adds a column first": view('return orders.groupBy("land").count()', "land", decorator="@with_land"),
     "a decorator that adds a column last": view('return orders.select("country", "customer_id")', "id", decorator="@with_id"),
     "a decorator that gives an argument": view('return orders.where(F.col("total") > floor)', parameters="orders, floor", decorator="@with_floor"),
+    "a function of any inputs": view('return given["o"]', parameters="**given", inputs={"o": "orders"}),
+    "a decorator that does not name the function": view('return orders.groupBy("country").count()', "country", decorator="@plain", inputs={"orders": "orders"}, name="v"),
     "a partial function": 'app.view(key="order_id")(functools.partial(large, floor=3))',
     "an object that can be called": 'app.view(key="order_id", name="v")(Callable())',
     "a parameter with a default value": returned('orders.where(F.col("total") > limit)', parameters="orders, limit=5"),

@@ -40,7 +40,8 @@ def inputs(name: str, function: Callable[..., Any], given: Mapping[str, str] | N
     parameters = _parameters(name, function)
     if not given:
         return {parameter: parameter for parameter in parameters}
-    if not {n for n, has_default in parameters.items() if not has_default} <= set(given) <= set(parameters):
+    needed = {parameter for parameter, has_default in parameters.items() if not has_default}
+    if not needed <= set(given) or not (set(given) <= set(parameters) or _takes_any(function)):
         raise UsageError(
             f"view {name!r}: inputs are not its parameters",
             got=", ".join(given),
@@ -60,6 +61,12 @@ def without_defaults(view: View, declared: Collection[str]) -> View:
         if parameter != source or source in declared or not parameters[parameter]
     }
     return msgspec.structs.replace(view, inputs=kept)
+
+
+def _takes_any(function: Callable[..., Any]) -> bool:
+    """Whether a function takes arguments by any name: ``**kwargs``, also that of a function it wraps."""
+    kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+    return inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> dict[str, bool]:
