@@ -1,10 +1,12 @@
 """SQL that Spark accepts is accepted by the checks without Spark, and what is surely wrong in it is refused."""
 
 from datetime import datetime
+from typing import Any
 
 import pytest
 
 import headwater as hw
+from declare.right_sql import QUERIES
 from headwater.declare.sql_scan import tables
 from headwater.errors import UsageError
 
@@ -38,14 +40,14 @@ class Customer(hw.Row):
     rate: float
 
 
-def graph(*queries: tuple[str, str]) -> None:
+def graph(*queries: tuple[str, str], **options: Any) -> None:
     """The graph of an application with these queries, each with its key, as views ``v1``, ``v2`` …"""
     app = hw.App("shop")
     app.stream("orders", Order, key="order_id", time="at", delay="10 minutes")
     app.stream("refunds", Refund, key="order_id", time="at", delay="10 minutes")
     app.table("customers", Customer, key="id")
     for number, (query, key) in enumerate(queries, 1):
-        app.sql(f"v{number}", query, key=key.split(", "))
+        app.sql(f"v{number}", query, key=key.split(", "), **options)
     app.graph()
 
 
@@ -144,8 +146,8 @@ WORDS = [
     ("SELECT order_id AS größe, country AS über FROM orders", "größe, über"),
     ("SELECT order_id, 'it''s FROM x' AS a, \"JOIN \\\" y\" AS b FROM orders", "order_id"),
 ]
-RIGHT = [*ALIASES, *SOURCES, *PIPES, *SCOPES, *COLUMNS, *WORDS]
-FIRST = ("SELECT order_id AS id, at FROM orders", "id")
+RIGHT = [*ALIASES, *SOURCES, *PIPES, *SCOPES, *COLUMNS, *WORDS, *QUERIES]
+FIRST = ("SELECT order_id AS id, country, at FROM orders", "id")
 
 
 @pytest.mark.parametrize(("query", "key"), RIGHT, ids=[query for query, _ in RIGHT])
@@ -199,3 +201,21 @@ def test_a_common_table_hides_a_stream_only_after_its_definition_and_only_in_its
     assert tables("WITH a AS (SELECT 1 FROM b), b AS (SELECT 1 FROM a) SELECT 1 FROM b JOIN a") == ["b"]
     assert tables("WITH RECURSIVE a AS (SELECT 1 FROM c UNION ALL SELECT 1 FROM a) SELECT 1 FROM a") == ["c"]
     assert tables("SELECT 1 FROM (WITH a AS (SELECT 1 FROM c) SELECT 1 FROM a) JOIN a") == ["c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "options"),
+    [
+        ("SELECT * EXCEPT (country) FROM orders", "order_id", {"latency": "realtime"}),
+        (
+            "SELECT window.start AS s, count(*) AS n FROM orders GROUP BY window(at, '1 hour')",
+            "s",
+            {"emit": "ready"},
+        ),
+        ("WITH a AS (SELECT window(at, '1 hour') AS w FROM orders) SELECT w FROM a", "w", {"emit": "ready"}),
+        ("SELECT order_id, o.total FROM mine o", "order_id", {"inputs": {"mine": "orders"}}),
+        ("SELECT order_id, MINE.total FROM Mine", "order_id", {"inputs": {"mine": "orders"}}),
+    ],
+)
+def test_a_query_with_options_is_accepted(query, key, options):
+    graph((query, key), **options)

@@ -10,7 +10,7 @@ from headwater.declare.query import refusals
 from headwater.declare.query.operator_checks import OperatorCall, check_call
 from headwater.declare.query.shape import AGGREGATE, UNKNOWN, WINDOW, Shape, nearest
 from headwater.declare.query.sql_functions import SQL_FUNCTIONS
-from headwater.declare.query.sql_outline import AGGREGATES, WORDS, Item, Outline, Token, place
+from headwater.declare.query.sql_outline import AGGREGATES, PAIRS, WORDS, Item, Outline, Token, place
 from headwater.declare.query.unstable import UNSTABLE, WITHOUT_BRACKETS, unrepeatable
 from headwater.declare.spec import View
 from headwater.declare.sql_scan import QUERIES, Call, common_tables, expanded
@@ -50,7 +50,7 @@ class _Query:
         self.aliases = {
             after.text.lower()
             for token, after in pairwise(self.outline.tokens)
-            if token.lower == "as" and after.is_name
+            if after.is_name and (token.lower == "as" or token.is_name or token.text in PAIRS.values())
         }
 
     def shape(self) -> Shape:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from headwater.declare.sql_scan import COMMENT, CONDITIONS, ENDS, FUNCTIONS, QUERIES, QUOTED, TEXT, WORD
 from headwater.errors import UsageError
 
-__all__ = ["AGGREGATES", "WORDS", "Item", "Outline", "Source", "Token", "place"]
+__all__ = ["AGGREGATES", "PAIRS", "WORDS", "Item", "Outline", "Source", "Token", "place"]
 
 TOKEN = re.compile(
     rf"""
