@@ -8,6 +8,7 @@ import pytest
 
 from headwater.health.board import STALE_MS, Board, BoardFile
 from headwater.health.condition import PartStatus, State
+from headwater.health.process_life import own_life
 from headwater.health.report import Report, news, read
 from headwater.testing import SettableClock
 
@@ -266,3 +267,46 @@ def test_a_line_is_printed_when_a_part_ends_is_restarted_and_recovers(processes,
 def test_the_first_report_names_only_parts_that_do_not_work(processes):
     processes.say("pipeline", processes.part("view", "revenue"), processes.part("view", "visits", "stopped"))
     assert list(news(Report.of(()), processes.report())) == ["view visits has stopped: "]
+
+
+def other_life(number, value):
+    """The life of this process with another boot, namespace or start."""
+    words = own_life().split()
+    words[number] = value
+    return " ".join(words)
+
+
+@pytest.mark.parametrize(("number", "value"), [(0, "another-boot"), (2, "1")], ids=["boot", "start"])
+def test_another_process_that_has_got_the_id_is_not_taken_for_one_that_hangs(
+    processes, tmp_path, clock, number, value
+):
+    """After a power cut, and in a container, the id of `headwater up` is often given again."""
+    for process in ("up", "pipeline", "sinks"):
+        rewrite(tmp_path, process, life=other_life(number, value))
+    assert processes.report().status == "down"
+    clock.advance(3 * 86_400)
+    report = processes.report()
+    assert (report.status, {part.error for part in report.parts}) == ("down", {"headwater up does not run"})
+
+
+def test_processes_in_another_container_are_believed_while_they_write(processes, tmp_path, clock):
+    """Their ids mean nothing here."""
+    for process in ("up", "pipeline", "sinks"):
+        rewrite(tmp_path, process, pid=dead(), life=other_life(1, "4026531000"))
+    assert processes.report().status == "ok"
+    clock.advance(STALE_MS / 1000 + 1)
+    assert processes.report().status == "down"
+
+
+def test_a_part_of_a_kind_that_this_version_does_not_know_comes_last(tmp_path, clock):
+    newer = Processes(tmp_path, clock)
+    newer.say("pipeline", newer.part("alert", "fraud"), newer.part("view", "revenue"))
+    assert [part.name for part in newer.report().parts] == ["revenue", "fraud"]
+
+
+def test_a_recovery_takes_no_negative_time_after_the_clock_was_set_back():
+    def report(state, since_ms):
+        return Report.of((PartStatus("view", "v", state, since_ms, error="no room"),))
+
+    line = "view v has recovered, after 0.0 s"
+    assert list(news(report(State.FAILING, 3_600_000), report(State.RUNNING, 0))) == [line]

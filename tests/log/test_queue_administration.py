@@ -8,8 +8,8 @@ from headwater.errors import ErrorCode
 from headwater.log.broker import Broker
 from headwater.log.storage.memory import MemoryDisk
 from headwater.queue import settlement
-from headwater.queue.record_headers import DUE_HEADER
 from headwater.queue.record_states import RecordState
+from headwater.queue_headers import DUE_HEADER
 from headwater.record import Record
 from log.test_queue_records import keyed, offsets
 from log.test_shares import on, share_of

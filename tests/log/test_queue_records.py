@@ -7,7 +7,7 @@ from headwater.errors import ErrorCode
 from headwater.log.shares import opened_records
 from headwater.log.storage.memory import MemoryDisk
 from headwater.queue import record_index
-from headwater.queue.record_headers import DUE_HEADER, PRIORITY_HEADER
+from headwater.queue_headers import DUE_HEADER, PRIORITY_HEADER
 from headwater.record import Record, open_batch, whole_batches
 from log.test_shares import on
 from support.protocol import Client

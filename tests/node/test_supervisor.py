@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from headwater.errors import MachineError, StorageError
-from headwater.health.condition import Condition
-from headwater.node.supervisor import Part, Supervisor
+from headwater.health.condition import Condition, State
+from headwater.node.supervisor import START_S_MAX, Part, Supervisor
+from headwater.testing import SettableClock
 from support.servers import wait_until
 
 
@@ -395,3 +396,25 @@ def test_work_that_ends_is_not_started_again(supervisor):
     wait_until(lambda: supervisor.exit_code("errand") is not None)
     assert supervisor.exit_code("errand") == 0
     supervisor.check()
+
+
+def test_a_child_that_does_not_get_ready_is_failing_after_a_time_and_runs_once_it_is_ready(tmp_path):
+    clock, ready = SettableClock(), threading.Event()
+    supervisor = Supervisor(tmp_path, clock)
+
+    def state():
+        return supervisor.report().part("log").parts[0]
+
+    try:
+        part = Part("broker", python(SLEEPER), kind="log", ready=ready.is_set, ready_s=-1.0)
+        supervisor.start(part, patient=True)
+        assert state().state is State.STARTING
+        clock.advance(START_S_MAX + 1)
+        wait_until(lambda: state().state is State.FAILING, what="the end of patience")
+        assert state().error == "it is not ready after 300 s"
+        ready.set()
+        wait_until(lambda: supervisor._children["broker"].was_ready, what="its readiness")
+        clock.advance(60)
+        wait_until(lambda: state().state is State.RUNNING, what="its recovery")
+    finally:
+        supervisor.close()

@@ -20,8 +20,8 @@ from headwater.log.broker import Broker
 from headwater.log.shares import indexed_reading, parked_scan, share_store, snapshots
 from headwater.log.shares.administration import queue_counts
 from headwater.queue import record_index, schedule
-from headwater.queue.record_headers import DUE_HEADER, EXPIRES_HEADER, ID_HEADER, PRIORITY_HEADER
 from headwater.queue.record_states import RecordState
+from headwater.queue_headers import DUE_HEADER, EXPIRES_HEADER, ID_HEADER, PRIORITY_HEADER
 from headwater.record import TRANSACTIONAL, Record
 from simulation.model import Wrong
 from simulation.world import Disk, Loop, Time, world

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 import headwater as hw
-from headwater.queue.record_index import read_headers
+from headwater.queue.record_headers import RecordHeaders, read_headers
 from headwater.write.delivery_headers import delivery_headers
 from support.servers import wait_until
 from worker.running import Mail, application, fresh, made, read
@@ -61,8 +61,9 @@ def test_what_cannot_be_is_one_clear_line(options, line):
 
 
 def test_the_queues_of_the_log_read_the_headers_that_are_written():
-    headers = delivery_headers(NOW_MS, delay="10s", priority=9)
-    assert read_headers(headers) == (9, NOW_MS + 10_000)
+    headers = delivery_headers(NOW_MS, delay="10s", priority=9, expires="1h", id="mail-1")
+    read_back = RecordHeaders(9, NOW_MS + 10_000, NOW_MS + 3_600_000, b"mail-1")
+    assert read_headers(headers) == read_back
 
 
 def test_a_handler_and_a_writer_write_the_same_headers(bootstrap):

@@ -20,6 +20,7 @@ import msgspec
 from headwater.clock import Clock, SystemClock
 from headwater.decoders import from_json
 from headwater.health.condition import PartStatus
+from headwater.health.process_life import own_life, runs
 
 __all__ = ["STALE_MS", "UP", "Board", "BoardFile", "boards"]
 
@@ -41,15 +42,20 @@ class Board(msgspec.Struct, frozen=True):
     parts: tuple[PartStatus, ...]
     members: dict[str, list[tuple[str, str]]] = {}
     """Of ``headwater up``: by process, the kind and the name of each part in it."""
+    life: str = ""
+    """Tells its process from others that have had the same id (``process_life.py``)."""
 
     def is_fresh(self, now_ms: int) -> bool:
-        """Whether it was written a moment ago, by a process that runs; not after its clock was set back."""
-        return abs(now_ms - self.written_ms) <= STALE_MS and self.is_alive
+        """Whether it was written a moment ago, by a process that runs; not after its clock was set back.
+
+        Of a process in another container only the time is known.
+        """
+        return abs(now_ms - self.written_ms) <= STALE_MS and runs(self.pid, self.life) is not False
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process runs, or another one that has got its id."""
-        return _is_alive(self.pid)
+        """Whether its process is seen to run."""
+        return runs(self.pid, self.life) is True
 
 
 class BoardFile:
@@ -74,7 +80,9 @@ class BoardFile:
         now_ms, parts = self._clock.now_ms(), tuple(map(_writable, parts))
         if parts == self._written and 0 <= now_ms - self._written_ms < BEAT_MS:
             return
-        board = self.said = Board(self._process, os.getpid(), now_ms, parts, dict(members or {}))
+        board = self.said = Board(
+            self._process, os.getpid(), now_ms, parts, dict(members or {}), life=own_life()
+        )
         new = self._path.with_name(f".{self._path.name}.new")
         with contextlib.suppress(OSError):
             new.write_bytes(msgspec.json.encode(board))
@@ -103,13 +111,3 @@ def _writable(part: PartStatus) -> PartStatus:
         return part
     error = part.error.encode(errors="replace").decode()
     return part if error == part.error else msgspec.structs.replace(part, error=error)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -74,7 +74,12 @@ def read(folder: Path, clock: Clock | None = None, *, own: Board | None = None) 
         parts += _left_down(up, {(part.kind, part.name) for part in parts}, now_ms)
     if not parts:
         return Report("down", ())
-    return Report.of(tuple(sorted(parts, key=lambda part: (KINDS.index(part.kind), part.name))))
+    return Report.of(tuple(sorted(parts, key=_place)))
+
+
+def _place(part: PartStatus) -> tuple[int, str, str]:
+    """Its place in a report; kinds of a newer version come last."""
+    return KINDS.index(part.kind) if part.kind in KINDS else len(KINDS), part.kind, part.name
 
 
 def _supervised(up: Board, by_name: Mapping[str, Board], now_ms: int) -> Iterator[PartStatus]:
@@ -171,7 +176,7 @@ def _line(was: PartStatus | None, part: PartStatus) -> str:
     elif is_news and was is not None and was.state is State.PAUSED:
         return "is resumed"
     elif is_news and was is not None and was.state.is_bad and part.state is State.RUNNING:
-        return f"has recovered, after {(part.since_ms - was.since_ms) / 1000:.1f} s"
+        return f"has recovered, after {max(part.since_ms - was.since_ms, 0) / 1000:.1f} s"
     if was is not None and part.restarts > was.restarts:
         return f"was started again{'' if part.restarts == 1 else f' ({part.restarts} times so far)'}"
     return ""

@@ -38,6 +38,9 @@ PROBE_S = 2.0
 SILENT_PROBES = 3
 """After so many probes without an answer a child that runs counts as failing."""
 
+START_S_MAX = 300.0
+"""A child that is not ready after so long counts as failing; it is ready whenever it says so."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -86,6 +89,7 @@ class _Child:
     has_worked: bool = False
     """Since its first one."""
     ready_after_s: float = 0.0
+    begun_at: float = 0.0
     probed_at: float = -math.inf
     silent: int = 0
     """Probes in a row without an answer."""
@@ -310,6 +314,8 @@ class Supervisor:
             child.condition.work()
             return
         child.silent += child.was_ready  # before that it is starting
+        if not child.was_ready and self._clock.monotonic() - child.begun_at > START_S_MAX:
+            child.condition.fail(f"it is not ready after {START_S_MAX:.0f} s")
         if child.silent >= SILENT_PROBES:
             child.condition.fail("it does not answer")
 
@@ -343,6 +349,7 @@ class Supervisor:
     def _spawn(self, child: _Child) -> None:
         part = child.part
         child.condition.begin()
+        child.begun_at = self._clock.monotonic()
         part.forget()
         if not part.argv:
             return

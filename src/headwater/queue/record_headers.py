@@ -11,21 +11,10 @@ A header that cannot be read counts as not there, and is named.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = [
-    "DUE_HEADER",
-    "EXPIRES_HEADER",
-    "ID_HEADER",
-    "PRIORITIES",
-    "PRIORITY",
-    "PRIORITY_HEADER",
-    "RecordHeaders",
-    "read_headers",
-]
+from headwater.queue_headers import DUE_HEADER, EXPIRES_HEADER, ID_HEADER, PRIORITY_HEADER
 
-DUE_HEADER = "headwater-due"
-EXPIRES_HEADER = "headwater-expires"
-ID_HEADER = "headwater-id"
-PRIORITY_HEADER = "headwater-priority"
+__all__ = ["PRIORITIES", "PRIORITY", "RecordHeaders", "read_headers"]
+
 PRIORITIES = 10
 PRIORITY = 4
 """Of a record that does not say."""
