@@ -301,6 +301,18 @@ def _mentions(code: CodeType, name: str) -> bool:
     )
 
 
+def resolved(view: View, declared: Iterable[Stream | View]) -> View:
+    """A view whose query names its inputs as they are declared; SQL does not distinguish capital letters."""
+    if view.query is None:
+        return view
+    names = [each.name for each in declared]
+    inputs = {}
+    for parameter, name in view.inputs.items():
+        alike = [each for each in names if each.lower() == name.lower()]
+        inputs[parameter] = alike[0] if name not in names and len(alike) == 1 else name
+    return msgspec.structs.replace(view, inputs=inputs)
+
+
 def check_inputs(view: View, declared: list[str]) -> None:
     """Checks that the inputs of a view are declared."""
     for name in view.inputs.values():

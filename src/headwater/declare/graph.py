@@ -13,6 +13,7 @@ from headwater.declare.checks import (
     check_tier,
     check_topics,
     check_view,
+    resolved,
 )
 from headwater.declare.query.checks import check_query, check_sink_columns
 from headwater.declare.query.shape import Shape, shape_of
@@ -42,6 +43,7 @@ class Graph:
     ) -> None:
         self.name = name
         check_names([*streams, *views])
+        views = [resolved(view, [*streams, *views]) for view in views]
         for stream in streams:
             check_kinds(stream)
         for view in views:

@@ -12,36 +12,45 @@ A table may be read as of the time of an event:
 
 import re
 from collections.abc import Collection, Iterator
-from itertools import chain, pairwise
 from typing import NamedTuple
 
 from headwater.errors import UsageError
 
-__all__ = ["AS_OF", "Call", "Travel", "expanded", "tables", "travels"]
+__all__ = ["AS_OF", "Call", "Travel", "common_tables", "expanded", "tables", "travels"]
 
+COMMENT = r"/\*(?:(?!/\*|\*/).)*\*/"
+for _ in range(3):  # comments in comments
+    COMMENT = rf"/\*(?:(?!/\*|\*/).|{COMMENT})*\*/"
+COMMENT = rf"--(?:\\\n|[^\n])*|{COMMENT}"
+TEXT = r"""\b[rR]'[^']*'|\b[rR]"[^"]*"|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*\""""
+QUOTED = r"`(?P<quoted>(?:[^`]|``)+)`"
+WORD = r"(?P<word>[^\W\d]\w*)"
 TOKEN = re.compile(
-    r"""
-      --[^\n]* | /\*.*?\*/                      # comments
-    | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.)*"  # text
-    | `(?P<quoted>[^`]+)`
-    | (?P<word>[A-Za-z_][\w.]*)
-    | (?P<mark>[(),;])
+    rf"""
+      {COMMENT}
+    | \bidentifier\s*\(\s*'(?P<identifier>[^'\\]+)'\s*\)
+    | {TEXT}
+    | {QUOTED}
+    | (?P<word>[^\W\d][\w.]*)
+    | (?P<mark>[(),;]|\|>)
     """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 OPENING = re.compile(
-    r"""
-      --[^\n]* | /\*.*?\*/ | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.)*"  # passed over
+    rf"""
+      {COMMENT} | {TEXT}  # passed over
     | \b(?:from|join)\s+(?P<operator>[A-Za-z_]\w*)\s*\(\s*(?P<stream>[A-Za-z_][\w.]*|`[^`]+`)\s*(?=[,)])
       (?:,\s*(?P<other>[A-Za-z_][\w.]*|`[^`]+`)\s*(?=[,)]))?
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
-ARGUMENT = re.compile(r"\s*,\s*(?P<name>[A-Za-z_]\w*)\s*=>\s*'(?P<text>(?:[^'\\]|'')*)'")
+ARGUMENT = re.compile(
+    r"""\s*,\s*(?P<name>[A-Za-z_]\w*)\s*=>\s*(?:'(?P<text>(?:[^'\\]|'')*)'|"(?P<double>(?:[^"\\]|"")*)")"""
+)
 CLOSING = re.compile(r"\s*\)")
 TRAVEL = re.compile(
-    r"""
-      --[^\n]* | /\*.*?\*/ | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.)*"  # passed over
+    rf"""
+      {COMMENT} | {TEXT}  # passed over
     | (?P<table>[A-Za-z_][\w.]*|`[^`]+`)\s+
       (?:for\s+)?(?P<by>system_time|timestamp|system_version|version)\s+as\s+of\s+
       (?P<time>(?:(?:[A-Za-z_]\w*|`[^`]+`)\.)*(?:[A-Za-z_]\w*|`[^`]+`))?(?P<more>\s*[^\w\s`,);])?
@@ -49,7 +58,7 @@ TRAVEL = re.compile(
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 AS_OF = "JOIN table FOR SYSTEM_TIME AS OF stream.time AS name ON …"
-FUNCTIONS = {"extract", "trim", "substring", "overlay"}
+FUNCTIONS = {"extract", "trim", "substr", "substring", "overlay"}
 """Functions whose arguments are separated by FROM."""
 ENDS = {
     "where",
@@ -66,6 +75,10 @@ ENDS = {
     "on",
     "using",
 }
+CONDITIONS = {"on", "using"}
+"""Those of them after which more tables may follow, with a comma."""
+QUERIES = {"select", "with", "from", "values", "table"}
+"""Words with which a query begins."""
 
 
 class Call(NamedTuple):
@@ -123,7 +136,9 @@ def expanded(query: str, operators: Collection[str]) -> tuple[str, list[Call]]:
         arguments: dict[str, str] = {}
         end = opening.end()
         while argument := ARGUMENT.match(query, end):
-            arguments[argument["name"]] = argument["text"].replace("''", "'")
+            single, double = argument["text"], argument["double"]
+            text_of = single.replace("''", "'") if single is not None else double.replace('""', '"')
+            arguments[argument["name"]] = text_of
             end = argument.end()
         closing = CLOSING.match(query, end)
         if closing is None:
@@ -141,59 +156,133 @@ def expanded(query: str, operators: Collection[str]) -> tuple[str, list[Call]]:
 
 
 def tables(query: str, operators: Collection[str] = ()) -> list[str]:
-    """The names after FROM and JOIN, each once, without the query's own common table expressions."""
+    """The names after FROM and JOIN, each once, without the query's own common table expressions.
+
+    UsageError for an operator over such an expression.
+    """
     text, calls = expanded(query, operators)
-    streams = {call.name: call.streams for call in calls}
+    of_call = {call.name: call for call in calls}
     tokens = list(_tokens(text))
-    common_tables = set(_common_tables(tokens))
-    sources = [streams.get(name, (name,)) for name in _sources(tokens) if name.lower() not in common_tables]
-    return list(dict.fromkeys(chain.from_iterable(sources)))
+    hidden = list(_common_tables(tokens))
+    names: list[str] = []
+    for at in _sources(tokens, operators):
+        name = tokens[at].text
+        for common in hidden:
+            if name in of_call and common.hides(of_call[name].streams[0], at):
+                raise UsageError(
+                    f"query: {of_call[name].operator} takes a stream, a table or a view",
+                    got=f"{of_call[name].streams[0]}, which the query defines itself",
+                    hint="make it a view of its own",
+                )
+        if not any(common.hides(name, at) for common in hidden):
+            names.extend(of_call[name].streams if name in of_call else (name,))
+    return list(dict.fromkeys(names))
 
 
-def _tokens(query: str) -> Iterator[tuple[str, bool]]:
+def common_tables(query: str) -> set[str]:
+    """The names of a query's common table expressions, in small letters."""
+    return {common.name for common in _common_tables(list(_tokens(query)))}
+
+
+class _Token(NamedTuple):
+    """A name, a word or a mark, and how many brackets are around it."""
+
+    text: str
+    quoted: bool
+    depth: int
+
+    @property
+    def word(self) -> str:
+        """In small letters; empty for a name in backticks."""
+        return "" if self.quoted else self.text.lower()
+
+
+class _CommonTable(NamedTuple):
+    """A common table expression, and between which tokens its name hides a table."""
+
+    name: str
+    begin: int
+    end: int
+
+    def hides(self, name: str, at: int) -> bool:
+        return name.lower() == self.name and self.begin <= at < self.end
+
+
+def _tokens(query: str) -> Iterator[_Token]:
     """Words, names in backticks (flagged) and marks; comments and texts are left out."""
+    depth = 0
     for match in TOKEN.finditer(query):
         if match["quoted"]:
-            yield match["quoted"], True
+            yield _Token(match["quoted"].replace("``", "`"), True, depth)
+        elif match["identifier"]:
+            yield _Token(match["identifier"].strip("`"), True, depth)
         elif match["word"] or match["mark"]:
-            yield match["word"] or match["mark"], False
+            depth -= match["mark"] == ")"
+            yield _Token(match["word"] or match["mark"], False, depth)
+            depth += match["mark"] == "("
 
 
-def _common_tables(tokens: list[tuple[str, bool]]) -> Iterator[str]:
-    """The names before ``AS (``, also those with a list of columns: ``big (id, total) AS (``."""
-    for index, ((word, quoted), (mark, _)) in enumerate(pairwise(tokens)):
-        if quoted or word.lower() != "as" or mark != "(" or not index:
+def _common_tables(tokens: list[_Token]) -> Iterator[_CommonTable]:
+    """The names after WITH: ``big AS (``, also with a list of columns or without AS: ``big (id) AS (``."""
+    for index, token in enumerate(tokens):
+        before = tokens[index - 1].word if index else ""
+        if before not in {"with", "recursive", ","} or token.text in {"(", ")"} or token.word == "recursive":
             continue
-        name = index - 1
-        if tokens[name] == (")", False):
-            while name and tokens[name] != ("(", False):
-                name -= 1
-            name -= 1
-        yield tokens[name][0].lower()
+        at = index + 1
+        if _texts(tokens, at)[:1] == ["("] and _texts(tokens, at)[1] not in {*QUERIES, "("}:
+            at = _after(tokens, at)
+        if _texts(tokens, at)[:1] == ["as"]:
+            at += 1
+        if _texts(tokens, at)[:1] == ["("] and _texts(tokens, at)[1] in {*QUERIES, "("}:
+            end = next((i for i in range(at, len(tokens)) if tokens[i].depth < token.depth), len(tokens))
+            begin = at if before == "recursive" else _after(tokens, at)
+            yield _CommonTable(token.text.lower(), begin, end)
 
 
-def _sources(tokens: list[tuple[str, bool]]) -> Iterator[str]:
-    """The tables and streams of a query: names after FROM, JOIN, or a comma of the same FROM list."""
+def _texts(tokens: list[_Token], at: int) -> list[str]:
+    """The next two tokens, in small letters."""
+    return [token.word for token in tokens[at : at + 2]] if at + 1 < len(tokens) else []
+
+
+def _after(tokens: list[_Token], opening: int) -> int:
+    """The index after the bracket that closes another one."""
+    depth = tokens[opening].depth
+    ends = (i for i in range(opening + 1, len(tokens)) if tokens[i].depth == depth)
+    return next(ends, len(tokens) - 1) + 1
+
+
+def _sources(tokens: list[_Token], operators: Collection[str]) -> Iterator[int]:
+    """Where the tables and streams of a query are: names after FROM, JOIN, or a comma of the same FROM list.
+
+    VALUES and a function that is not an operator are not among them.
+    """
     frames: list[list[str | bool]] = [["", False]]
     before = ""
     expect = False
-    for token, quoted in tokens:
-        word = "" if quoted else token.lower()
-        if word == "(":
-            frames.append([before, False])
+    for index, token in enumerate(tokens):
+        word = token.word
+        if word in {"(", ")"}:
             expect = False
-        elif word == ")":
-            if len(frames) > 1:
-                frames.pop()
-            expect = False
+            frames = [*frames, [before, False]] if word == "(" else frames[:-1] or frames
         elif word == "from":
             expect = frames[-1][0] not in FUNCTIONS and before != "distinct"
-            frames[-1][1] = expect
-        elif word == "join" or (word == "," and frames[-1][1]):
+            frames[-1][1] = expect or bool(frames[-1][1])
+        elif word == "join" or (word == "," and frames[-1][1]) or _is_table_query(tokens, index):
             expect = True
-        elif word in ENDS and not quoted:
-            frames[-1][1] = expect = False
+        elif word in ENDS or word == "|>":
+            frames[-1][1] = word in CONDITIONS and frames[-1][1]
+            expect = False
         elif expect and word not in {"lateral", "stream"}:
-            yield token
+            called = _texts(tokens, index + 1)[:1] == ["("]
+            if word != "values" and (not called or word in operators):
+                yield index
             expect = False
         before = word
+
+
+def _is_table_query(tokens: list[_Token], index: int) -> bool:
+    """Whether a query is ``TABLE name``."""
+    before = tokens[index - 1].word if index else ""
+    after = tokens[index + 1].word if index + 1 < len(tokens) else ")"
+    begins = before in {"", "(", "all", "distinct", "union", "except", "intersect", "minus"}
+    return tokens[index].word == "table" and begins and after not in {"(", ")", ",", "from", "as"}

@@ -2,31 +2,32 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import cached_property
+from itertools import pairwise
 
 from headwater.declare.operators import __all__ as operators
 from headwater.declare.query import refusals
 from headwater.declare.query.operator_checks import OperatorCall, check_call
 from headwater.declare.query.shape import AGGREGATE, UNKNOWN, WINDOW, Shape, nearest
 from headwater.declare.query.sql_functions import SQL_FUNCTIONS
-from headwater.declare.query.sql_outline import AGGREGATES, WORDS, Item, Outline, Token, place
+from headwater.declare.query.sql_outline import AGGREGATES, PAIRS, WORDS, Item, Outline, Token, place
 from headwater.declare.query.unstable import UNSTABLE, WITHOUT_BRACKETS, unrepeatable
 from headwater.declare.spec import View
-from headwater.declare.sql_scan import Call, expanded
+from headwater.declare.sql_scan import QUERIES, Call, common_tables, expanded
 from headwater.errors import UsageError
 
 __all__ = ["shape_of_query"]
 
 WINDOWS = {"window", "session_window"}
 BEFORE_BRACKETS = WORDS | {
-    *("bernoulli", "bucket", "character", "columns", "cube", "dec", "escape", "exclude", "group", "include"),
+    *("bernoulli", "bucket", "character", "columns", "cube", "dec", "escape", "exclude", "group"),
+    *("identifier", "include"),
     *("match_recognize", "nulls", "number", "numeric", "only", "percent", "qualify", "recursive"),
     *("repeatable", "rollup", "sets", "similar", "system", "table", "unpivot", "varchar", "within"),
 }
 """Words of the grammar, and types, that a bracket may follow."""
 OF_THE_KEY = {"by", "device", "key"}
 """Arguments of operators that name several columns, with commas."""
-ADDING = {"lateral", "pivot", "unpivot", "match_recognize"}
-"""Words with which a query has columns that are not those of its tables."""
 
 
 def shape_of_query(view: View, inputs: Mapping[str, Shape]) -> Shape:
@@ -45,6 +46,12 @@ class _Query:
         self.inputs = inputs
         self.table = any(shape.table for shape in inputs.values())
         self.outline = Outline(self.view, self.query)
+        self.common = common_tables(self.query)
+        self.aliases = {
+            after.text.lower()
+            for token, after in pairwise(self.outline.tokens)
+            if after.is_name and (token.lower == "as" or token.is_name or token.text in PAIRS.values())
+        }
 
     def shape(self) -> Shape:
         self._check_begin()
@@ -64,11 +71,7 @@ class _Query:
 
     def _check_begin(self) -> None:
         first = self.outline.tokens[0] if self.outline.tokens else None
-        if (
-            first is not None
-            and first.text != "("
-            and first.lower not in {"select", "with", "from", "values"}
-        ):
+        if first is not None and first.text != "(" and first.lower not in QUERIES:
             raise UsageError(f"{self.view}: its query is not one", got=self._at(first), expected="SELECT …")
         ends = [token for token in self.outline.tokens[:-1] if token.text == ";" and token.kind == "mark"]
         if ends:
@@ -116,7 +119,8 @@ class _Query:
                     hint=f"did you mean {near[0]!r}?" if near else "",
                 )
         for token in self.outline.bare_words():
-            if token.lower in WITHOUT_BRACKETS and not any(
+            known = self.aliases | self.outline.bound
+            if token.lower in WITHOUT_BRACKETS - known and not any(
                 self._may_have(shape, token.lower) for shape in self.inputs.values()
             ):
                 raise unrepeatable(self.view, token.lower, self._at(token), over_table)
@@ -128,7 +132,10 @@ class _Query:
         before, after = tokens[index - 1 : index], tokens[self.outline.after(index + 1) :][:2]
         if token.lower in SQL_FUNCTIONS | BEFORE_BRACKETS or token.lower in operators or not before:
             return False
-        names_columns = before[0].is_name or before[0].text in {")", "."} or before[0].lower in {"as", "with"}
+        if token.lower in self.common or self.outline.is_piped:
+            return False
+        after_mark = before[0].text in {")", ".", ":"}
+        names_columns = before[0].is_name or after_mark or before[0].lower in {"as", "with"}
         defines = [each.lower or each.text for each in after] == ["as", "("]
         return not names_columns and not defines and "pivot" not in {each.lower for each in tokens}
 
@@ -145,8 +152,9 @@ class _Query:
                 raise refusals.REALTIME_OPERATOR.error(
                     view=self.view, kind=f"hw.{token.lower}", got=self._at(token)
                 )
+        combining = set(self.outline.combining())
         for token in self.outline.tokens:
-            if token.lower in {"join", "union", "except", "intersect"}:
+            if token.lower == "join" or token in combining:
                 raise refusals.REALTIME_STEP.error(
                     view=self.view, kind=token.text.capitalize(), got=self._at(token)
                 )
@@ -157,16 +165,24 @@ class _Query:
 
     # ---- columns -------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _tables(self) -> dict[str, Shape] | None:
-        """The shapes of the outer tables by their names in the query; None if not all are known."""
+        """The shapes of the outer tables by their names in the query, in small letters.
+
+        None if not all are known.
+        """
         outer = [source for source in self.outline.sources if source.depth == 0]
-        adding = any(token.lower in ADDING for token in self.outline.tokens)
-        if adding or not outer or any(token.lower == "with" for token in self.outline.tokens[:1]):
+        if not outer or not self.outline.is_plain:
             return None
-        if not all(source.name in self.inputs for source in outer):
+        if not all(source.name in self.inputs and source.name.lower() not in self.common for source in outer):
             return None
-        return {source.alias: self.inputs[source.name] for source in outer}
+        return {source.alias.lower(): self.inputs[source.name] for source in outer}
+
+    @cached_property
+    def _given(self) -> set[str]:
+        """The names that the query gives itself, in small letters, and that are not columns of its tables."""
+        items = [*self.outline.items, *self.outline.grouped]
+        return {item.name.lower() for item in items if item.name and item.column != ("", item.name)}
 
     def _check_columns(self) -> None:
         """Refuses columns that no table has: those that are a whole expression, and those with a table."""
@@ -174,7 +190,7 @@ class _Query:
         tables = self._tables
         if tables is None or any(shape.columns is None for shape in tables.values()):
             return
-        given = {item.name.lower() for item in self.outline.items if item.name and item.column is None}
+        given = self._given | self.outline.bound
         for item in [*self.outline.items, *self.outline.grouped]:
             column = item.column
             if column is None or column[0] or column[1].lower() in given | WITHOUT_BRACKETS | WINDOWS:
@@ -195,13 +211,18 @@ class _Query:
 
     def _check_qualified(self) -> None:
         tokens = self.outline.tokens
+        if self.outline.adds:
+            return
         aliases = [source.alias.lower() for source in self.outline.sources]
-        shapes = {
-            source.alias.lower(): self.inputs[source.name]
+        tables = {
+            source.alias.lower(): source
             for source in self.outline.sources
-            if source.name in self.inputs and aliases.count(source.alias.lower()) == 1
+            if source.name in self.inputs
+            and source.name.lower() not in self.common
+            and aliases.count(source.alias.lower()) == 1
         }
         columns = {name.lower() for shape in self.inputs.values() for name in shape.columns or ()}
+        columns |= self.outline.bound | self._given
         for index in range(1, len(tokens) - 2):
             before, alias, dot, name = tokens[index - 1 : index + 3]
             in_from = before.lower in {"from", "join"} or (
@@ -209,8 +230,15 @@ class _Query:
             )
             if dot.text != "." or before.text == "." or in_from or not name.is_name:
                 continue
-            shape = shapes.get(alias.text.lower()) if alias.is_name else None
-            if shape is not None and alias.text.lower() not in columns and shape.missing(name.text):
+            source = tables.get(alias.text.lower()) if alias.is_name else None
+            if (
+                source is None
+                or source.block != self.outline.blocks[index]
+                or source.alias.lower() in columns
+            ):
+                continue
+            shape = self.inputs[source.name]
+            if shape.missing(name.text):
                 raise self._no_column(alias, name.text, list(shape.columns or ()))
 
     def _no_column(self, token: Token, name: str, names: list[str]) -> UsageError:
@@ -223,6 +251,8 @@ class _Query:
     def _columns(self) -> dict[str, str] | None:
         """The columns of the result, if all their names are known."""
         found: dict[str, str] = {}
+        if self.outline.is_piped:
+            return None
         for item in self.outline.items:
             if item.is_star:
                 tables = self._tables or {}
@@ -232,7 +262,7 @@ class _Query:
                 found |= shape.columns
             elif item.name:
                 found[item.name] = self._kind(item)
-            elif item.call not in AGGREGATES:
+            else:
                 return None
         return found or None
 
@@ -240,16 +270,22 @@ class _Query:
         if item.call in WINDOWS:
             return WINDOW
         calls = {token.lower for token, _ in self.outline.calls()}
-        if not self.table and any(
-            token.lower in AGGREGATES and following.text == "("
-            for token, following in zip(item.tokens, item.tokens[1:], strict=False)
-        ):
+        likes = {"like", "ilike", "rlike"}  # LIKE SOME (…)
+        aggregates = any(
+            token.lower in AGGREGATES and following.text == "(" and before.lower not in likes
+            for before, token, following in zip(
+                (item.tokens[0], *item.tokens), item.tokens, item.tokens[1:], strict=False
+            )
+        )
+        if not self.table and aggregates and not self.outline.is_combined:
             return AGGREGATE if "select" not in {token.lower for token in item.tokens} else UNKNOWN
         column = item.column
         tables = self._tables
         if column is None or tables is None or (calls & WINDOWS and column[1].lower() in WINDOWS):
             return UNKNOWN
-        shapes = [tables[column[0]]] if column[0] in tables else list(tables.values())
+        if column[0] and column[0].lower() not in tables:
+            return UNKNOWN  # a field of a column
+        shapes = [tables[column[0].lower()]] if column[0] else list(tables.values())
         kinds = {shape.kind(column[1]) for shape in shapes if shape.columns and column[1] in shape.columns}
         return kinds.pop() if len(kinds) == 1 else UNKNOWN
 

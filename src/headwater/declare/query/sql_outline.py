@@ -8,23 +8,25 @@ from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from headwater.declare.sql_scan import ENDS, FUNCTIONS
+from headwater.declare.sql_scan import COMMENT, CONDITIONS, ENDS, FUNCTIONS, QUERIES, QUOTED, TEXT, WORD
 from headwater.errors import UsageError
 
-__all__ = ["AGGREGATES", "WORDS", "Item", "Outline", "Source", "Token", "place"]
+__all__ = ["AGGREGATES", "PAIRS", "WORDS", "Item", "Outline", "Source", "Token", "place"]
 
 TOKEN = re.compile(
-    r"""
-      (?P<skip>\s+|--[^\n]*|/\*.*?\*/)
-    | (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*")
-    | `(?P<quoted>[^`]+)`
-    | (?P<word>[A-Za-z_]\w*)
+    rf"""
+      (?P<skip>\s+|{COMMENT})
+    | (?P<text>{TEXT})
+    | {QUOTED}
+    | {WORD}
     | (?P<number>\d[\w.]*)
-    | (?P<mark>.)
+    | (?P<mark>\|>|->|.)
     """,
     re.VERBOSE | re.DOTALL,
 )
 PAIRS = {"(": ")", "[": "]"}
+ADDING = {"identifier", "lateral", "pivot", "unpivot", "match_recognize", "table"}
+"""Words with which a query may have columns that are not those of its tables."""
 SHOWN_CHARACTERS = 40
 AGGREGATES = frozenset(
     {"any_value", "approx_count_distinct", "approx_percentile", "avg", "bool_and", "bool_or", "collect_list"}
@@ -52,6 +54,15 @@ WORDS = (ENDS - {"window"}) | {
     *("right", "rlike", "rows", "semi", "set", "tablesample", "then", "true", "values", "when", "with"),
 }
 """Words that are neither an alias nor a column where they follow an expression or a table."""
+INFIX = {"collate", "div", "ignore", "respect", "to", "zone"}
+"""Words after which another one belongs to the expression, and is not its alias."""
+UNITS = frozenset(
+    unit + plural
+    for unit in ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond")
+    for plural in ("", "s")
+) | {"microsecond", "microseconds"}
+COMBINING = {"union", "except", "intersect", "minus"}
+"""Words between two queries."""
 
 
 class Token(NamedTuple):
@@ -110,6 +121,8 @@ class Source(NamedTuple):
     name: str
     alias: str
     depth: int
+    block: int = 0
+    """Which query it belongs to, of those in brackets."""
 
 
 def place(query: str, at: int) -> str:
@@ -127,6 +140,64 @@ class Outline:
         self.query = query
         self.operators = operators
         self.tokens = _tokens(what, query)
+
+    @cached_property
+    def blocks(self) -> list[int]:
+        """The query of each token: the place of the bracket around it, 0 for the outer query."""
+        opened, blocks = [0], []
+        for index, token in enumerate(self.tokens):
+            if token.kind == "mark" and token.text == ")":
+                opened.pop()
+            blocks.append(opened[-1])
+            if token.kind == "mark" and token.text == "(":
+                is_query = index + 1 < len(self.tokens) and self.tokens[index + 1].lower in QUERIES
+                opened.append(index if is_query else opened[-1])
+        return blocks
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether it is one SELECT, so that a column is one of its tables', or a name that it gives."""
+        begins = self.tokens[0].lower if self.tokens else ""
+        selects = [token for token in self.tokens if token.depth == 0 and token.lower == "select"]
+        return begins == "select" and len(selects) == 1 and not self.is_combined and not self.adds
+
+    @cached_property
+    def is_piped(self) -> bool:
+        """Whether its result is that of steps like ``|> EXTEND``."""
+        return any(token.kind == "mark" and token.text == "|>" for token in self.tokens)
+
+    @cached_property
+    def is_combined(self) -> bool:
+        """Whether it is several queries, like those of a UNION."""
+        return any(token.depth == 0 for token in self.combining())
+
+    @cached_property
+    def adds(self) -> bool:
+        """Whether its tables may have columns that their declarations do not show."""
+        return self.is_piped or not ADDING.isdisjoint(token.lower for token in self.tokens)
+
+    @cached_property
+    def bound(self) -> set[str]:
+        """The parameters of lambdas, like ``p -> p.price`` or ``(k, v) -> v``, in small letters."""
+        names: set[str] = set()
+        for index, token in enumerate(self.tokens):
+            if token.kind == "mark" and token.text == "->" and index:
+                begin = index - 1
+                while begin and self.tokens[index - 1].text == ")" and self.tokens[begin].text != "(":
+                    begin -= 1
+                names |= {each.text.lower() for each in self.tokens[begin:index] if each.kind != "mark"}
+        return names
+
+    def combining(self) -> Iterator[Token]:
+        """The words between two queries, like UNION, at any depth."""
+        for index, token in enumerate(self.tokens):
+            if token.lower in COMBINING and not self._leaves_out(index):
+                yield token
+
+    def _leaves_out(self, index: int) -> bool:
+        """Whether an EXCEPT is that of ``* EXCEPT (column)``."""
+        before, after = self.tokens[index - 1 : index], self.tokens[index + 1 : index + 2]
+        return bool(before and after) and before[0].text == "*" and after[0].text == "("
 
     def words(self, *wanted: str) -> Iterator[Token]:
         """The tokens at which some words begin, like ``ORDER BY``, outside of brackets."""
@@ -174,8 +245,11 @@ class Outline:
     def _list(self, start: int, ends: Collection[str]) -> list[Item]:
         """The expressions between commas up to one of these words."""
         parts: list[list[Token]] = [[]]
-        for token in self.tokens[start:]:
-            if token.depth == 0 and (token.lower in ends or token.text == ";"):
+        for index, token in enumerate(self.tokens[start:], start):
+            ends_here = token.lower in ends and not self._leaves_out(index)
+            if token.lower == "from" and self.tokens[index - 1].lower == "distinct":
+                ends_here = False  # IS DISTINCT FROM
+            if token.depth == 0 and (ends_here or token.text in {";", "|>"}):
                 break
             if token.depth == 0 and token.text == "," and token.kind == "mark":
                 parts.append([])
@@ -216,7 +290,7 @@ class Outline:
         for token in reversed(self.tokens[:index]):
             if token.depth < depth:
                 return False
-            if token.depth == depth and token.lower in ENDS:
+            if token.depth == depth and (token.lower in ENDS - CONDITIONS or token.text == "|>"):
                 return False
             if token.depth == depth and token.lower == "from":
                 return True
@@ -233,7 +307,11 @@ class Outline:
         travels = [each.lower for each in self.tokens[end : end + 4]]
         if travels[:1] == ["for"] or travels[1:3] == ["as", "of"]:
             return Source("", "", token.depth)
-        return Source(name, self._alias(end) or name, token.depth)
+        alias = self._alias(end)
+        after_alias = [each.text for each in self.tokens[end : end + 3] if each.lower != "as"][1:2]
+        if alias and after_alias == ["("]:
+            return Source("", alias, token.depth)  # its columns have other names
+        return Source(name, alias or name, token.depth, self.blocks[index])
 
     def after(self, index: int) -> int:
         """The index after the bracket that closes the one at an index."""
@@ -254,6 +332,9 @@ def _item(tokens: tuple[Token, ...]) -> Item:
         return Item(last.text if last.is_name else "", tokens)
     if last.is_name and before.lower == "as":
         return Item(last.text, tokens[:-2])
+    unit = last.lower in UNITS and "interval" in {token.lower for token in tokens}
+    if unit or before.lower in INFIX:
+        return Item("", tokens)
     ends_expression = (
         before.text == ")" or before.kind in {"quoted", "text", "number"} or before.lower == "end"
     )
@@ -273,7 +354,9 @@ def _tokens(what: str, query: str) -> tuple[Token, ...]:
         if kind == "skip":
             continue
         if kind == "text":
-            text = text[1:-1]
+            text = text[text[0] in "rR" :][1:-1]
+        if kind == "quoted":
+            text = text.replace("``", "`")
         if kind == "mark" and text in {"'", '"', "`"}:
             raise UsageError(f"{what}: a quote in its query does not close", got=place(query, at))
         if kind == "mark" and text in PAIRS.values():
